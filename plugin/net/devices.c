@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of devices, and a table of functions that translates its indices; see devices.h. */
+/* The list of devices, and a table of functions that translates its indices. See devices.h. */
 #include "net/devices.h"
 
 #include <errno.h>
@@ -10,11 +10,11 @@
 
 #include "base/log.h"
 
-#define UNKNOWN_SPEED_MBPS 10000 /* of a NIC that cannot tell; as NCCL assumes for sockets */
+#define UNKNOWN_SPEED_MBPS 10000 /* of a NIC that reports no speed: NCCL's assumption for sockets */
 
 struct devices {
     struct nb_net net;
-    struct nb_net_ops ops; /* the transport's, but for the functions below */
+    struct nb_net_ops ops; /* the transport's, with the list's own functions in some places */
     struct nb_net *under;
     int nnics, ndevices;
     struct nb_net_props list[NB_NET_MAX_DEVS];
@@ -25,7 +25,7 @@ static struct devices *devices_of(struct nb_net *net)
     return (struct devices *)net;
 }
 
-/* The transport's index of a device of the list, or -EINVAL. */
+/* Return the transport's index of a device of the list, or -EINVAL. */
 static int nic_of(const struct devices *d, int dev)
 {
     if (dev >= 0 && dev < d->ndevices)
@@ -91,8 +91,8 @@ static bool is_taken(const struct devices *d, const char *name, int n)
     return false;
 }
 
-/* Give device `dev` the name of its NIC, with the number of the copy where that is not 0, unlike all
- * before. */
+/* Give device `dev` the name of its NIC, with the number of the copy unless that is 0. The name differs from
+ * those of all earlier devices. */
 static void name_device(struct devices *d, int dev, const char *nic, int copy)
 {
     char *name = d->list[dev].name;
@@ -110,7 +110,7 @@ static void name_device(struct devices *d, int dev, const char *nic, int copy)
     }
 }
 
-/* Properties of NIC `i`; made up where the transport cannot tell them. */
+/* Read the properties of NIC `i`. Make them up where the transport cannot report them. */
 static void read_properties(struct devices *d, int i)
 {
     struct nb_net *under = d->under;
@@ -120,7 +120,7 @@ static void read_properties(struct devices *d, int i)
     memset(&props, 0, sizeof(props));
     ret = under->ops->properties(under, i, &props);
     if (ret) {
-        /* One device less on this node alone would end the job where CollNet devices are counted. */
+        /* Leaving the device out on this node alone would end the job: NCCL counts CollNet devices. */
         NB_WARN("device %d of transport %s cannot tell its properties (%s); it is shown, and fails when used",
                 i, under->ops->name, strerror(-ret));
         memset(&props, 0, sizeof(props));
@@ -161,7 +161,7 @@ int nb_devices_open(struct nb_net *under, int copies, struct nb_net **net)
     d->ndevices = n * copies;
     for (int i = 0; i < n; i++) {
         read_properties(d, i);
-        d->list[i].rate_mbps /= copies; /* they are there to be used at the same time */
+        d->list[i].rate_mbps /= copies; /* the copies are used at the same time */
     }
     for (int i = n; i < n * copies; i++) {
         d->list[i] = d->list[i % n];

@@ -28,7 +28,7 @@ int nb_verbs_try(struct nb_context *ctx, struct nb_net **net, char *why, size_t 
 }
 #endif
 
-/* Initialize a transport, log why it was chosen. */
+/* Initialize a transport and log why it was chosen. */
 static int start(struct nb_context *ctx, const struct nb_net_ops *ops, const char *why, struct nb_net **net)
 {
     int rc = ops->init(ctx, net);
@@ -39,8 +39,8 @@ static int start(struct nb_context *ctx, const struct nb_net_ops *ops, const cha
     return 0;
 }
 
-/* Verbs where a port is active, else TCP. What rules verbs out is logged in one line, a warning where it
- * looks like a mistake. */
+/* Start verbs where a port is active, else TCP. One log line says what rules verbs out. It is a warning where
+ * that looks like a mistake. */
 static int start_auto(struct nb_context *ctx, struct nb_net **net)
 {
     char why[512] = "";
@@ -64,7 +64,7 @@ static int start_auto(struct nb_context *ctx, struct nb_net **net)
 
 static int choose(struct nb_context *ctx, struct nb_net **net)
 {
-    /* The settings that made another nibble load this one are there for this one too. */
+    /* This nibble sees the same settings as the nibble that forwards to it, NIBBLE_NET=forward among them. */
     if (ctx->forwarded_to)
         return start_auto(ctx, net);
     switch (ctx->params->net) {
@@ -85,7 +85,7 @@ static int choose(struct nb_context *ctx, struct nb_net **net)
     return start_auto(ctx, net);
 }
 
-/* Put the list of devices in front of `transport`, which is freed when that fails. */
+/* Put the list of devices in front of `transport`. Free `transport` on failure. */
 static int list_devices(struct nb_context *ctx, struct nb_net *transport)
 {
     int copies = ctx->forwarded_to ? 1 : (int)ctx->params->devs_per_nic;

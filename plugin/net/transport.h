@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Point-to-point transports behind one table of functions. The table is shaped like the point-to-point half
- * of NCCL's ncclNet API, so that another plugin can be forwarded to, but it has no versions, and errors are
+ * Point-to-point transports behind one table of functions. The table has the shape of the point-to-point half
+ * of NCCL's ncclNet API, so that nibble can forward to another plugin. It has no versions, and errors are
  * negative errno values.
  *
  * An initialized transport is a `struct nb_net`: its functions and the context it was initialized for. Each
  * transport embeds it as the first member of its own state (devices, settings, connections being made), so
- * two contexts in one process share nothing. Connections are opaque pointers, each of one transport.
+ * that two contexts in one process share no state. Connections are opaque pointers. Each belongs to one
+ * transport.
  *
- * Both halves of the plugin use it: the ncclNet tables pass NCCL's own point-to-point traffic through, and
- * the collective engine builds its mesh from the same connections.
+ * Both halves of the plugin use the table: the ncclNet tables pass NCCL's own point-to-point traffic through,
+ * and the collective engine builds its mesh from the same connections.
  *
- * Threads: a connection is used by one thread at a time (NCCL's rule), different ones by different threads at
- * once. init and fini are called under the caller's lock, fini when no connection or listener is left.
+ * Threads: one thread at a time uses a connection (NCCL's rule). Different threads may use different
+ * connections at once. The caller holds its lock around init and fini, and calls fini after it has closed all
+ * connections and listeners.
  *
- * Errors: the first error on a connection is sticky: every later call on it, or on a request that is in
- * flight on it, returns the same code at once. A request that completed before still tests done, so messages
- * that preceded the error are not lost. An error is logged once, where it is detected, with the peer and the
- * cause. The exception is a graceful shutdown by the peer after all its messages: whoever waits for more gets
- * -ECONNRESET, and decides whether to log it.
+ * Errors: the first error on a connection is sticky. Every later call on the connection, or on one of its
+ * requests in flight, returns the same code at once. A request that completed before still tests done, so
+ * that messages before the error are kept. An error is logged once, where it is detected, with the peer and
+ * the cause. The exception is a graceful shutdown by the peer after all its messages: a caller that waits for
+ * more gets -ECONNRESET, and decides whether to log it.
  */
 #ifndef NIBBLE_NET_TRANSPORT_H
 #define NIBBLE_NET_TRANSPORT_H
@@ -42,58 +44,59 @@ struct nb_net_props {
     uint64_t guid;
     int mem_support; /* NB_MEM_* bits */
     int speed_mbps;
-    int rate_mbps; /* what one may count on: the nominal rate, or what a setting holds it to; 0: unknown */
+    int rate_mbps; /* the rate to count on: the nominal rate, or a setting's limit; 0: unknown */
     int port;
     float latency_us; /* 0: unknown */
     int max_comms;
     int max_recvs;
     size_t max_bytes;
-    int force_flush; /* 1: device memory has to be flushed whatever NCCL thinks of the machine */
+    int force_flush; /* 1: device memory must be flushed whatever NCCL's view of the machine */
 };
 
-/* How a connection is to be made; chosen by the connecting side. NULL means defaults. */
+/* How to make a connection. The connecting side chooses. NULL means defaults. */
 struct nb_net_conn_cfg {
     int streams;       /* sockets or queue pairs; 0: the transport's parameters decide */
     int traffic_class; /* -1: unset */
-    /* 1: what is sent may wait until a send is tested, so that several leave in one call: who has posted one
-     * tests before sleeping. */
+    /* 1: messages may wait until a send is tested, so that several leave in one call. The caller tests its
+     * sends before it sleeps. */
     int lazy;
-    /* 1: little may wait unsent in the host, so that a send tests done about when it leaves. Transports whose
+    /* 1: keep few unsent bytes in the host, so that a send tests done about when it leaves. Transports whose
      * sends test done later than that do so anyway. */
     int shallow;
-    /* 1: little is sent, and that at once: a rate that the device is held to (NIBBLE_TCP_PACE_MBPS) does not
-     * hold it back, though it counts. */
+    /* 1: the caller sends little and wants it sent at once. The device's rate limit (NIBBLE_TCP_PACE_MBPS)
+     * counts these bytes but does not delay them. */
     int urgent;
 };
 
 struct nb_net_ops {
     const char *name;
-    int early; /* 1: a send tests done when the host has taken it, which may be long before it leaves */
+    int early; /* 1: a send tests done when the host has taken it, perhaps long before it leaves */
 
-    /* Read the settings (ctx->params, environment) and find devices. 0 and *net, to be freed with fini, or a
-     * negative errno after a WARN line. No devices is not an error. `ctx` outlives *net. */
+    /* Read the settings (ctx->params, environment) and find devices. An empty list of devices is no error.
+     * `ctx` outlives *net. Return 0 and *net, which fini frees, or a negative errno after a WARN line. */
     int (*init)(struct nb_context *ctx, struct nb_net **net);
     void (*fini)(struct nb_net *net);
     int (*devices)(struct nb_net *net, int *ndev);
     int (*properties)(struct nb_net *net, int dev, struct nb_net_props *props);
 
-    /* Never blocks. Fills `handle` (NB_NET_HANDLE_BYTES), to be passed to the peer's connect. Any number of
-     * connections can be accepted from one listener. */
+    /* Listen, without blocking. Fill `handle` (NB_NET_HANDLE_BYTES), which the caller passes to the peer's
+     * connect. One listener accepts any number of connections. */
     int (*listen)(struct nb_net *net, int dev, void *handle, void **listen_comm);
-    /* Non-blocking: 0 with *send_comm == NULL means call again with the same handle (which may hold
-     * state). */
+    /* Connect, without blocking. 0 with *send_comm == NULL means call again with the same handle, which may
+     * hold state. */
     int (*connect)(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cfg, void *handle,
                    void **send_comm);
-    /* Give up a connect in progress (or none): frees the state that the handle stands for. NULL in the table:
-     * there is none. */
+    /* Give up a connect in progress, if there is one, and free the state that the handle stands for. NULL in
+     * the table: connects have no state. */
     void (*abandon)(struct nb_net *net, void *handle);
-    /* 0, or the error by which the peer has ended a sending connection on which nothing is in flight: it was
-     * not accepted, perhaps. Without a WARN line. NULL in the table: nobody knows before the next send. */
+    /* Ask for the state of a sending connection on which no request is in flight. Return 0, or the error by
+     * which the peer has ended the connection, for example because it did not accept it. Log no WARN line.
+     * NULL in the table: the next send finds out. */
     int (*lost)(void *send_comm);
-    /* "address<port>" of the listener that filled `handle`, for messages. NULL in the table: it is a secret.
-     */
+    /* Write "address<port>" of the listener that filled `handle`, for messages. NULL in the table: the handle
+     * hides its address. */
     void (*handle_name)(const void *handle, char *name, size_t cap);
-    /* Non-blocking, as connect: 0 with *recv_comm == NULL means call again. */
+    /* Accept, without blocking. As with connect, 0 with *recv_comm == NULL means call again. */
     int (*accept)(void *listen_comm, void **recv_comm);
 
     int (*reg_mr)(void *comm, void *data, size_t size, enum nb_mem type, void **mhandle);
@@ -101,45 +104,48 @@ struct nb_net_ops {
                          void **mhandle); /* may be NULL in the table */
     int (*dereg_mr)(void *comm, void *mhandle);
 
-    /* 0 with *request == NULL means try again later. A message matches the oldest receive with its tag. size
-     * may be 0. The buffer belongs to the transport until the request tests done. */
+    /* Send a message. It matches the peer's oldest receive with its tag. size may be 0. The buffer belongs to
+     * the transport until the request tests done. 0 with *request == NULL means try again later. */
     int (*isend)(void *send_comm, const void *data, size_t size, int tag, void *mhandle, void **request);
-    /* Grouped receive of n <= NB_NET_MAX_RECVS messages. Each may be shorter than its sizes[i]; a longer one
-     * is an error (-EMSGSIZE) of both sides' next call. */
+    /* Receive a group of n <= NB_NET_MAX_RECVS messages. Each may be shorter than its sizes[i]. With a longer
+     * message the next call of both sides fails (-EMSGSIZE). */
     int (*irecv)(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
                  void **request);
-    /* 0 with *request == NULL here means that there is nothing to wait for. */
+    /* Flush received data to device memory. 0 with *request == NULL means that the flush is already
+     * complete. */
     int (*iflush)(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles, void **request);
-    /* sizes may be NULL; else n entries (1 for a send) are filled in when *done. A done request is freed. */
+    /* Test a request. When it is *done, fill n entries of `sizes` (1 for a send) unless `sizes` is NULL, and
+     * free the request. */
     int (*test)(void *request, int *done, size_t *sizes);
 
-    /* The owner takes nothing more on this receiving connection, will reclaim the memory of its receives, and
-     * close it: tells the peer, so that what it still sends meanwhile is refused as after a graceful
-     * shutdown, not as a failure. Calls other than test, dereg_mr and close_recv fail from then on. NULL in
-     * the table: close_recv is soon enough. */
+    /* Announce that the owner stops receiving on this connection, will reclaim the memory of its receives,
+     * and will close it. The peer learns it, so that its further sends fail as after a graceful shutdown and
+     * do not look like a failure. From then on only test, dereg_mr and close_recv may be called. NULL in the
+     * table: close_recv is soon enough. */
     void (*leave)(void *recv_comm);
-    /* Close at once, whatever is in flight; never wait for the peer. Requests of the connection are freed
-     * with it. Data of *completed* sends still reaches a peer that is alive. NULL is allowed. */
+    /* Close at once, even with requests in flight, and never wait for the peer. Free the connection's
+     * requests. Data of *completed* sends still reaches a peer that is alive. NULL is allowed. */
     int (*close_send)(void *send_comm);
     int (*close_recv)(void *recv_comm);
     int (*close_listen)(void *listen_comm);
 
-    /* File descriptors, with the events wanted now, that become ready when this connection can make progress.
-     * Returns how many were filled in (<= max); 0 when nothing is in flight; -1 when the owner must not sleep
-     * but call test again: a request is done and not yet tested, the connection has failed, or `max` is too
-     * small (17 is enough for tcp, 3 for verbs). */
+    /* Fill in file descriptors, with the events wanted now, that become ready when this connection can make
+     * progress. Return how many were filled in (<= max), or 0 when no request is in flight. Return -1 when
+     * the owner must call test again instead of sleeping: a request is done and untested, the connection has
+     * failed, or `max` is too small (17 is enough for tcp, 3 for verbs). */
     int (*poll_fds)(void *comm, int is_send, struct pollfd *fds, int max);
-    /* A descriptor for epoll (EPOLLIN, also edge-triggered) that becomes ready whenever something outside
-     * this process requires a posted receive of this connection to be tested again. EPOLLRDHUP may fire once,
-     * before the end of the connection is readable. Valid as long as the connection. -1: there is none, test.
-     * NULL in the table: no connection has one. */
+    /* Return a descriptor for epoll (EPOLLIN, also edge-triggered). It becomes ready whenever an event
+     * outside this process makes it necessary to test a posted receive of this connection again. EPOLLRDHUP
+     * may fire once, before the end of the connection is readable. The descriptor is valid as long as the
+     * connection. -1: this connection has no descriptor, so test. NULL in the table: all connections lack
+     * one. */
     int (*watch_fd)(void *recv_comm);
-    /* "address<port>" of the peer, for messages; valid as long as the connection. */
+    /* Return "address<port>" of the peer, for messages. It is valid as long as the connection. */
     const char *(*peer_name)(void *comm);
-    /* Payload and framing bytes handed to the network by this connection so far. */
+    /* Return the payload and framing bytes that this connection has handed to the network so far. */
     uint64_t (*wire_bytes)(void *comm);
-    /* Segments that the system has sent again so far on this sending connection, because they were lost. Any
-     * thread, until it is closed. NULL in the table: not known. */
+    /* Return how many segments of this sending connection the system has retransmitted so far. Any thread,
+     * until the connection is closed. NULL in the table: not known. */
     uint64_t (*resent)(void *send_comm);
 };
 
@@ -149,20 +155,20 @@ struct nb_net {
     struct nb_context *ctx;
 };
 
-/* Initialize the transport that the settings name (NIBBLE_NET, NIBBLE_NET_FORWARD) for a context, with the
- * list of devices in front of it (net/devices.h), and set ctx->net. While ctx->forwarded_to the transport is
- * not `forward`, whatever the settings say, and each NIC is one device: both are the forwarding nibble's
- * business. 0, or a negative errno after a WARN line that names the cause; ctx->net is then NULL. Under the
- * caller's lock. */
+/* Initialize the transport that the settings name (NIBBLE_NET, NIBBLE_NET_FORWARD) for a context, put the
+ * list of devices (net/devices.h) in front of it, and set ctx->net. While ctx->forwarded_to the transport is
+ * another one than `forward`, whatever the settings say, and each NIC is one device: the forwarding nibble
+ * handles both settings. Return 0, or a negative errno after a WARN line that names the cause. ctx->net is
+ * then NULL. The caller holds its lock. */
 int nb_net_open(struct nb_context *ctx);
-/* The same over a transport of the caller's choice, for tests and simulations. */
+/* Do the same over a transport of the caller's choice, for tests and simulations. */
 int nb_net_open_with(struct nb_context *ctx, const struct nb_net_ops *transport);
-/* Free ctx->net, of which no connection or listener is left. Under the caller's lock. */
+/* Free ctx->net. All its connections and listeners are closed. The caller holds its lock. */
 void nb_net_close(struct nb_context *ctx);
 
-/* What a nibble that forwards looks for in the library it has loaded, which may be another copy of nibble
- * under the same environment. That copy's ABI layer notes the call in its context (forwarded_to). Exported
- * beside NCCL's tables. */
+/* The symbol by which a forwarding nibble finds out that the library it has loaded is another copy of nibble
+ * under the same environment. That copy's ABI layer notes the call in its context (forwarded_to). The library
+ * exports it beside NCCL's tables. */
 struct nb_forwarding_v1 {
     void (*forwarded)(int on);
 };

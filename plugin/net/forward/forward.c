@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The transport `forward`: the point-to-point half of another installed plugin (NIBBLE_NET_FORWARD), so that
- * a vendor's plugin keeps driving its network, and the collective engine runs over it.
+ * The transport `forward`: the point-to-point half of another installed plugin (NIBBLE_NET_FORWARD). A
+ * vendor's plugin keeps driving its network, and the collective engine runs over it.
  *
- * Each connection wraps one of the plugin's and adds what that interface lacks: the sticky error, the number
- * of requests in flight, bytes. Requests are wrapped since test is passed nothing else. A plugin has no
- * descriptors to wait for, so poll_fds makes the owner poll.
+ * Each connection wraps one of the plugin's and adds the parts that the plugin interface lacks: the sticky
+ * error, the number of requests in flight, bytes. Requests are wrapped because test gets only the request. A
+ * plugin has no descriptors to wait for, so poll_fds makes the owner poll.
  */
 #include "net/forward/table.h"
 
@@ -25,8 +25,8 @@ struct fwd_req {
     struct nb_net_req head;
     void *foreign;
     int n;       /* messages; 0: a flush */
-    bool dead;   /* the plugin has failed it: it is not asked again */
-    size_t size; /* of a send */
+    bool dead;   /* the plugin has failed it: do not test it again */
+    size_t size; /* in bytes, of a send */
 };
 
 struct fwd_comm {
@@ -34,7 +34,7 @@ struct fwd_comm {
     void *foreign;
     int is_send;
     int err;
-    unsigned open; /* requests */
+    unsigned open; /* requests in flight */
     atomic_uint_fast64_t bytes;
     struct nb_net_reqs reqs;
     char peer[128];
@@ -70,8 +70,8 @@ static const char *result_name(ncclResult_t res)
     return (unsigned)res < sizeof(names) / sizeof(names[0]) ? names[res] : "an unknown error";
 }
 
-/* The plugin's result as errno, logged once. A remote error may be a graceful shutdown by the peer, which the
- * caller judges; what the plugin knows about it, it has logged itself. */
+/* Convert the plugin's result to errno and log it once. A remote error may be a graceful shutdown by the
+ * peer, which the caller judges. The plugin has then logged its cause itself. */
 static int failed(const struct nb_foreign *plugin, const char *what, const char *peer, ncclResult_t res)
 {
     if (res == ncclRemoteError) {
@@ -167,7 +167,7 @@ static struct fwd_comm *comm_new(struct nb_foreign *plugin, void *foreign, int i
     c->foreign = foreign;
     c->is_send = is_send;
     nb_net_reqs_init(&c->reqs, c, sizeof(struct fwd_req), 0);
-    /* Its address is the plugin's secret. */
+    /* The plugin hides the peer's address. */
     snprintf(c->peer, sizeof(c->peer), "peer of %s connection %p", is_send ? "sending" : "receiving",
              foreign);
     return c;
@@ -302,7 +302,7 @@ static int fwd_dereg_mr(void *comm, void *mhandle)
 
 /* ---- Messages ------------------------------------------------------------------------------------- */
 
-/* The plugin has answered: hand the request on, or take it back. */
+/* Finish a call of the plugin: pass its request to the caller, or put it back. */
 static int posted(struct fwd_comm *c, struct fwd_req *r, const char *what, ncclResult_t res, void **request)
 {
     if (res != ncclSuccess || !r->foreign) {
@@ -314,7 +314,7 @@ static int posted(struct fwd_comm *c, struct fwd_req *r, const char *what, ncclR
     return 0;
 }
 
-/* A request of n messages on a comm that has not failed. */
+/* Get a request of n messages, unless the comm has failed. */
 static int prepare(struct fwd_comm *c, int n, struct fwd_req **r, void **request)
 {
     *request = NULL;
@@ -390,7 +390,7 @@ static int fwd_test(void *request, int *done, size_t *sizes)
         return fail_comm(c, c->is_send ? "test of a send" : "test of a receive", res);
     }
     if (!*done)
-        return c->err; /* of another request: what is not done by now will never be */
+        return c->err; /* of another request: the remaining requests will never complete */
     for (int i = 0; sizes && i < r->n; i++)
         sizes[i] = c->is_send ? r->size : got[i] < 0 ? 0 : (size_t)got[i];
     c->open--;
@@ -426,7 +426,7 @@ const struct nb_net_ops nb_net_forward = {
     .properties = fwd_properties,
     .listen = fwd_listen,
     .connect = fwd_connect,
-    .abandon = NULL, /* the interface has no such call */
+    .abandon = NULL, /* the plugin interface has no such call */
     .accept = fwd_accept,
     .reg_mr = fwd_reg_mr,
     .reg_mr_dmabuf = fwd_reg_mr_dmabuf,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loading another plugin and calling its table. */
+/* Loads another plugin and calls its table. */
 #include "net/forward/table.h"
 
 #include <dlfcn.h>
@@ -15,11 +15,10 @@
 
 #define OLDEST 8
 #define NEWEST 12
-/* v11 and later want to know which communicator they are initialised for, the same number on all its nodes.
- */
+/* Communicator number for init of v11 and later, the same on all its nodes. */
 #define COMM_ID 0x6e6962626c65ull
 #define MAX_CONTEXTS 16
-/* What one message may have: test tells sizes as int, in every version. */
+/* Largest message: test reports sizes as int, in every version. */
 #define MAX_MESSAGE ((size_t)INT_MAX & ~(size_t)4095)
 
 struct nb_foreign {
@@ -34,16 +33,16 @@ struct nb_foreign {
         const ncclNet_v12_t *v12;
         const void *any;
     } table;
-    const struct nb_forwarding_v1 *forwarding; /* NULL: not another nibble */
+    const struct nb_forwarding_v1 *forwarding; /* NULL: the plugin is not nibble */
     pthread_mutex_t lock;
-    int ncontexts; /* under lock; v11 and later; the first is for the default class */
+    int ncontexts; /* under lock, v11 and later; the first is for the default class */
     struct {
         int traffic_class;
         void *ctx;
     } context[MAX_CONTEXTS];
 };
 
-/* A member that has the same type in every version. */
+/* Access a member that has the same type in every version. */
 #define MEMBER(f, member) \
     ((f)->version == 8    ? (f)->table.v8->member \
      : (f)->version == 9  ? (f)->table.v9->member \
@@ -65,7 +64,7 @@ __attribute__((format(printf, 5, 6))) static void pass_log(ncclDebugLogLevel lev
     nb_log_pass(level, flags, file, line, text);
 }
 
-/* Some plugins call it without looking whether there is one. */
+/* Serve plugins that call the profiler callback without checking for NULL. */
 static ncclResult_t no_profiler(void **event, int type, void *parent, int64_t plugin_id, void *details)
 {
     (void)type;
@@ -90,7 +89,7 @@ static ncclResult_t init(struct nb_foreign *f, int traffic_class, void **ctx)
     }
 }
 
-/* The library that an address belongs to, or NULL. */
+/* Return the library that an address belongs to, or NULL. */
 static const void *library_of(const void *address)
 {
     Dl_info info;
@@ -264,8 +263,8 @@ ncclResult_t nb_foreign_properties(struct nb_foreign *f, int dev, struct nb_net_
 
 /* ---- Connections ---------------------------------------------------------------------------------- */
 
-/* The context for a traffic class, made if there is none yet. When too many are in use, or it cannot be made,
- * the default one: the class is a wish. */
+/* Return the context for a traffic class, and make it on first use. Return the default context when too many
+ * are in use or a new one cannot be made: the class is a wish. */
 static void *context_for(struct nb_foreign *f, int traffic_class)
 {
     void *ctx = f->context[0].ctx;
@@ -306,7 +305,7 @@ ncclResult_t nb_foreign_listen(struct nb_foreign *f, int dev, void *handle, void
 ncclResult_t nb_foreign_connect(struct nb_foreign *f, int dev, int traffic_class, void *handle,
                                 void **send_comm)
 {
-    /* For device transports only, which are refused. */
+    /* Only device transports use it, which nibble refuses. */
     ncclNetDeviceHandle_v8_t *device = NULL;
     ncclNetCommConfig_v10_t config = {.trafficClass = traffic_class};
 
@@ -364,10 +363,10 @@ ncclResult_t nb_foreign_dereg_mr(struct nb_foreign *f, void *comm, void *mhandle
 
 /* ---- Messages ------------------------------------------------------------------------------------- */
 
-/* The tables are not const-correct; senders' bytes, sizes and tags are only read. */
+/* The tables are not const-correct. Plugins only read senders' bytes, sizes and tags. */
 #define UNCONST(type, p) ((type *)(uintptr_t)(p))
 
-/* Sizes as int; larger ones as INT_MAX, which is right for what is only a bound. */
+/* Convert sizes to int, larger ones to INT_MAX. Sizes of receives are only bounds, so that is right. */
 static void narrow(int n, const size_t *sizes, int *narrowed)
 {
     for (int i = 0; i < n; i++)
