@@ -2,21 +2,23 @@
 /*
  * How TCP connections are made: connect.c is the connecting side, listen.c the accepting one.
  *
- * Both come in two forms. Those of the transport's table make connections with the message protocol
- * (send.c, recv.c). The others hand over the sockets to a peer that has shown the token, for
- * transports that only want those.
+ * Both sides offer two sets of functions. The functions of the transport's table make connections with the
+ * message protocol (send.c, recv.c). The other set hands the sockets to the caller once the peer has shown
+ * the token, for transports that only want sockets.
  *
- * The connecting side. connect never blocks: it does what can be done now and is called again with the same
- * handle, which holds the number of the connect in progress. Each socket of the connection goes its own way:
+ * The connecting side. connect never blocks: it does all it can now, and the caller calls it again with the
+ * same handle, which holds the number of the connect in progress. Each socket of the connection advances on
+ * its own:
  *
- *              socket(), connect()                 writable, no error: hello sent
- *     RETRY ------------------------> CONNECTING ---------------------------------> READY
- *       ^                                 |
- *       +---------------------------------+  an error that may pass (may_retry); again RETRY_MS later
+ *               socket(), connect()                 writable, no error: hello sent
+ *      RETRY ------------------------> CONNECTING ---------------------------------> READY
+ *        ^                                 |
+ *        +---------------------------------+  an error that may pass (may_retry); again RETRY_MS later
  *
- * The connection is made when all sockets are READY. It fails, and all sockets are closed, by any other
- * error, when the handle is of another version or transport (after READY, so that the peer's log says it,
- * too), and when NIBBLE_CONNECT_TIMEOUT is over. abandon and fini end a connect in any state.
+ * The connection is made when all sockets are READY. It fails, and all its sockets are closed, on any other
+ * error, when NIBBLE_CONNECT_TIMEOUT is over, or when the handle is of another version or transport. In the
+ * last case it fails only after READY, so that the peer's log states the reason, too. abandon and fini end a
+ * connect in any state.
  */
 #include "net/tcp/tcp.h"
 
@@ -33,12 +35,12 @@
 #include "base/random.h"
 #include "net/tcp/internal.h"
 
-#define REFUSED_MS 1000 /* how long connect tries again where nobody listens */
+#define REFUSED_MS 1000 /* how long connect tries again where the port refuses */
 #define RETRY_MS 50
 
 enum sock_state { SOCK_RETRY, SOCK_CONNECTING, SOCK_READY };
 
-/* A connect in progress. The caller's handle holds only `id`, so bytes that are not ours cannot become a
+/* A connect in progress. The caller's handle holds only `id`, so that foreign bytes cannot become a
  * pointer. */
 struct nb_tcp_connecting {
     struct nb_tcp_connecting *next;
@@ -51,7 +53,7 @@ struct nb_tcp_connecting {
     int streams;
     int traffic_class;
     int64_t begun, retry_at;
-    int last_err; /* of the attempts that were given up */
+    int last_err; /* of the failed attempts */
     struct {
         int fd;
         enum sock_state state;
@@ -138,11 +140,12 @@ static int connecting_new(struct nb_tcp_dev *d, enum nb_tcp_use use, const struc
     if (k->streams > NB_TCP_MAX_STREAMS)
         k->streams = NB_TCP_MAX_STREAMS;
     if (k->h.version != NB_TCP_WIRE_VERSION || k->h.use != (uint32_t)use)
-        k->streams = 1; /* only to let the other side know, too */
+        k->streams = 1; /* enough to inform the accepting side */
     if (k->h.addr.ss_family == AF_INET6) {
         struct sockaddr_in6 a;
 
-        /* The scope of a link-local address is a number of the host that uses it, not of the one it names. */
+        /* The scope of a link-local address is a number of the host that uses the address, not of the host
+         * that it names. */
         memcpy(&a, &k->h.addr, sizeof(a));
         a.sin6_scope_id = IN6_IS_ADDR_LINKLOCAL(&a.sin6_addr) ? d->nif.index : 0;
         memcpy(&k->h.addr, &a, sizeof(a));
@@ -156,7 +159,8 @@ static int connecting_new(struct nb_tcp_dev *d, enum nb_tcp_use use, const struc
     return 0;
 }
 
-/* A local connect to a port that nobody listens on any more can meet itself. */
+/* Return whether a socket is connected to itself. That can happen when a local connect reaches a port whose
+ * listener is closed. */
 static bool is_self(int fd)
 {
     struct sockaddr_storage a, b;
@@ -188,7 +192,7 @@ static int say_hello(struct nb_tcp_connecting *k, int i)
     return n < 0 ? -errno : -EIO; /* an empty socket buffer always has room for this */
 }
 
-/* One step of one socket; 0 or the error of this attempt. */
+/* Take one step with one socket. Return 0 or the error of this attempt. */
 static int step_socket(struct nb_tcp_connecting *k, int i, int64_t now)
 {
     struct pollfd p = {.events = POLLOUT};
@@ -229,13 +233,13 @@ static int step_socket(struct nb_tcp_connecting *k, int i, int64_t now)
     return err;
 }
 
-/* Is another attempt worth it after `err`? */
+/* Return whether another attempt is worth it after `err`. */
 static bool may_retry(const struct nb_tcp_connecting *k, int err, int64_t now)
 {
     const int connect_ms = k->dev->tcp->conf.connect_ms;
 
     switch (-err) {
-    case ECONNREFUSED: /* the listener was there before its handle was; but a full backlog can refuse, too */
+    case ECONNREFUSED: /* the listener existed before its handle, but a full backlog can refuse, too */
     case ECONNRESET:
     case EPIPE: return now - k->begun < REFUSED_MS && now - k->begun < connect_ms;
     case ETIMEDOUT:

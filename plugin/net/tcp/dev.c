@@ -14,8 +14,8 @@
 
 #define MIN_DEAD_MS 60000 /* a network may take this long to route around a failure */
 
-/* One of NCCL's integer variables: `value` untouched when unset, -EINVAL after a WARN when it is no
- * number. */
+/* Read one of NCCL's integer variables. Leave `value` untouched when it is unset. Return -EINVAL after a WARN
+ * line when it is no number. */
 static int env_int(const char *name, int min, int max, int *value)
 {
     const char *s = nb_env(name);
@@ -36,9 +36,9 @@ static int env_int(const char *name, int min, int max, int *value)
     return 0;
 }
 
-/* From nibble's settings and NCCL's variables (NCCL_SOCKET_NTHREADS, NCCL_NSOCKS_PERTHREAD,
- * NCCL_SOCKET_RCVBUF, NCCL_SOCKET_SNDBUF). 0 and *conf, or -EINVAL after a WARN line that names variable and
- * value. */
+/* Read nibble's settings and NCCL's variables (NCCL_SOCKET_NTHREADS, NCCL_NSOCKS_PERTHREAD,
+ * NCCL_SOCKET_RCVBUF, NCCL_SOCKET_SNDBUF). Return 0 and *conf, or -EINVAL after a WARN line that names
+ * variable and value. */
 static int read_conf(const struct nb_params *p, struct nb_tcp_conf *conf)
 {
     struct nb_tcp_conf c = {.streams = (int)p->tcp_streams,

@@ -12,17 +12,18 @@
 /* ---- pace.c: unsent bytes -------------------------------------------------------------------------------- */
 
 struct nb_tcp_unsent {
-    int limit;        /* TCP_NOTSENT_LOWAT as it is set, in bytes; 0: not limited */
-    int64_t since_ns; /* the kernel has taken no more since then; 0: it does */
-    uint64_t bytes;   /* written since */
-    bool ran_dry;     /* since then, the kernel had sent all that it had */
+    int limit;        /* current TCP_NOTSENT_LOWAT in bytes; 0: not limited */
+    int64_t since_ns; /* when the kernel last took no more; 0: it takes more */
+    uint64_t bytes;   /* written since then */
+    bool ran_dry;     /* since then the kernel had sent all its bytes */
 };
 
-/* Limit the stream with socket `fd` from now on. */
+/* Limit the unsent bytes of the stream with socket `fd` from now on. */
 void nb_tcp_unsent_start(struct nb_tcp_unsent *u, int fd);
-/* `bytes` were written to a limited one by `now_ns`; full: the kernel took no more. Adapts the limit. */
+/* Note that `bytes` were written to a limited stream by `now_ns`, and adapt the limit. full: the kernel took
+ * no more. */
 void nb_tcp_unsent_wrote(struct nb_tcp_unsent *u, int fd, size_t bytes, bool full, int64_t now_ns);
-/* It has nothing more to write. */
+/* Note that the stream has written all its bytes. */
 void nb_tcp_unsent_idle(struct nb_tcp_unsent *u);
 
 /* ---- tcp.c: a connection --------------------------------------------------------------------------------- */
@@ -36,21 +37,21 @@ struct nb_tcp_comm {
     int nstreams;
     int unfinished, done_untested; /* requests in these states */
     uint32_t key;                  /* of the frame check */
-    uint32_t next_seq; /* send: of the next message queued; receive: of the oldest message not yet seen */
+    uint32_t next_seq; /* send: of the next message queued; receive: of the oldest unseen message */
     uint64_t wire;     /* bytes moved */
     struct nb_tcp_dev *dev;
     struct nb_net_reqs reqs;
     char peer[64], local[64]; /* "address<port>" */
 };
 
-/* Fields of a new connection of n streams, the first of which is socket fd0, with requests of req_size
- * bytes. */
+/* Set the fields of a new connection of n streams, the first of which is socket fd0, with requests of
+ * req_size bytes. */
 void nb_tcp_comm_init(struct nb_tcp_comm *c, struct nb_tcp_dev *dev, bool is_send, int fd0, int n,
                       const uint8_t conn_id[16], size_t req_size);
-/* Frees its requests. */
+/* Free the connection's requests. */
 void nb_tcp_comm_fini(struct nb_tcp_comm *c);
 
-/* A request is complete. */
+/* Mark a request complete. */
 static inline void nb_tcp_comm_done(struct nb_tcp_comm *c, struct nb_net_req *r)
 {
     r->done = true;
@@ -58,7 +59,7 @@ static inline void nb_tcp_comm_done(struct nb_tcp_comm *c, struct nb_net_req *r)
     c->done_untested++;
 }
 
-/* A complete one has been tested: it is free again. */
+/* Free a complete request that has been tested. */
 static inline void nb_tcp_comm_tested(struct nb_tcp_comm *c, struct nb_net_req *r)
 {
     c->done_untested--;
@@ -78,7 +79,7 @@ struct nb_tcp_sreq {
     uint32_t chunk;        /* most bytes in one frame */
     uint32_t seq;
     int32_t tag;
-    int frames; /* bound to streams and not yet written */
+    int frames; /* bound to streams and unwritten */
 };
 
 /* A frame bound to a stream. */
@@ -93,8 +94,8 @@ struct nb_tcp_sstream {
     int fd;
     struct nb_tcp_unsent unsent;
     bool blocked;     /* the kernel or the pace took no more in this round */
-    bool paced;       /* it was the pace */
-    int first, count; /* out[first .. first + count) is not yet written */
+    bool paced;       /* the pace did */
+    int first, count; /* out[first .. first + count) is unwritten */
     size_t written;   /* bytes of out[first] already written, header included */
     size_t turn;      /* bytes since this stream became the current one */
     struct nb_tcp_out out[NB_TCP_BATCH];
@@ -102,20 +103,20 @@ struct nb_tcp_sstream {
 
 struct nb_tcp_send {
     struct nb_tcp_comm c;
-    struct nb_tcp_sreq *queue, **queue_end; /* messages with bytes not yet bound to a stream */
+    struct nb_tcp_sreq *queue, **queue_end; /* messages with bytes that are bound to no stream yet */
     int cur;                                /* stream whose turn it is */
-    bool lazy;                              /* isend leaves it to test to write */
-    bool urgent;                            /* the pace does not hold it back */
+    bool lazy;                              /* isend leaves writing to test */
+    bool urgent;                            /* the pace does not delay it */
     int wait_fd;     /* timer for an owner that sleeps while the pace forbids writing; -1 until needed */
     unsigned peeked; /* isends since the reverse direction was read */
     int64_t moved_ms, checked_ms; /* when bytes last moved; when the kernel was last asked about a stall */
-    uint8_t back[NB_TCP_FRAME_BYTES]; /* a frame from the receiver, `back_have` bytes of it */
+    uint8_t back[NB_TCP_FRAME_BYTES]; /* the first `back_have` bytes of a frame from the receiver */
     unsigned back_have;
     struct nb_tcp_sstream stream[];
 };
 
-/* Take over `n` connected sockets, in stream order. `cfg` (NULL: defaults) says whether it is lazy,
- * shallow and urgent. -ENOMEM leaves the sockets to the caller. */
+/* Take over `n` connected sockets, in stream order. `cfg` says whether the connection is lazy, shallow and
+ * urgent. NULL means defaults. -ENOMEM leaves the sockets to the caller. */
 int nb_tcp_send_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t conn_id[16],
                     const struct nb_net_conn_cfg *cfg, struct nb_tcp_send **comm);
 
@@ -129,33 +130,33 @@ int nb_tcp_close_send(void *send_comm);
 
 /* ---- recv.c: receiving ----------------------------------------------------------------------------------- */
 
-#define NB_TCP_READ_AHEAD 8192 /* bytes read beyond known payload; copied once more */
+#define NB_TCP_READ_AHEAD 8192 /* bytes read beyond known payload; they are copied once more */
 
 /* One receive of a group. */
 struct nb_tcp_slot {
     struct nb_tcp_slot *next; /* in the list of receives without a message, or of messages in parts */
     struct nb_tcp_rreq *req;
     uint8_t *data;
-    size_t cap, size; /* of the receive; of its message, once matched */
-    size_t claimed;   /* bytes in frames seen */
+    size_t cap, size; /* bytes of the receive; bytes of its message, once matched */
+    size_t claimed;   /* bytes in the frames seen */
     size_t got;       /* bytes in place */
-    uint32_t seq;     /* of the message */
+    uint32_t seq;     /* number of the message */
     int32_t tag;
 };
 
 struct nb_tcp_rreq {
     struct nb_net_req head;
-    int n, left; /* slots; slots not complete */
+    int n, left; /* receives of the group; incomplete receives */
     struct nb_tcp_slot slot[NB_NET_MAX_RECVS];
 };
 
 struct nb_tcp_rstream {
     int fd;
     bool eof, bye;
-    bool drained;      /* the kernel had no more in this round */
-    bool have;         /* `frame` is the header of what comes next */
+    bool drained;      /* the kernel had no more bytes in this round */
+    bool have;         /* `frame` is the header of the next frame */
     unsigned pos, end; /* unread bytes of buf */
-    size_t off, rest;  /* payload of `frame`: where the next byte goes in slot, how many are missing */
+    size_t off, rest;  /* payload of `frame`: position of the next byte in slot, number of missing bytes */
     struct nb_tcp_frame frame;
     struct nb_tcp_slot *slot; /* NULL until frame is matched */
     uint8_t buf[NB_TCP_READ_AHEAD];
@@ -164,11 +165,11 @@ struct nb_tcp_rstream {
 struct nb_tcp_recv {
     struct nb_tcp_comm c;
     struct nb_tcp_slot *posted, **posted_end; /* receives without a message, oldest first */
-    struct nb_tcp_slot *active;               /* messages of which some parts are still to be seen or read */
+    struct nb_tcp_slot *active;               /* messages with parts that are still to be seen or read */
     struct nb_tcp_rstream stream[];
 };
 
-/* Take over `n` connected sockets, in stream order; -ENOMEM leaves them to the caller. */
+/* Take over `n` connected sockets, in stream order. -ENOMEM leaves them to the caller. */
 int nb_tcp_recv_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t conn_id[16],
                     struct nb_tcp_recv **comm);
 

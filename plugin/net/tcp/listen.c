@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The accepting side: one listening socket a listener; a connection is complete when all its sockets have
- * sent their hello. Nothing here blocks: accept does what can be done now and is called again.
+ * The accepting side, with one listening socket a listener. A connection is complete when all its sockets
+ * have sent their hello. accept never blocks: it does all it can now, and the caller calls it again.
  *
- *     accept4()             hello with the token       all sockets are there
- *     ---------> stranger ----------------------> half_conn ------------------> handed over by nb_tcp_take
- *                    |                                |
- *                    | no hello in time, other bytes, | a socket hung up, or not all of them
- *                    | wrong token, hung up           | in time
- *                    v                                v
- *                  closed                     all sockets closed
+ *      accept4()             hello with the token       all sockets are there
+ *      ---------> stranger ----------------------> half_conn ------------------> handed over by nb_tcp_take
+ *                     |                                |
+ *                     | no hello in time, other bytes, | a socket hung up, or not all of them
+ *                     | wrong token, hung up           | in time
+ *                     v                                v
+ *                   closed                     all sockets closed
  *
- * A hello with the token but of another version or transport, or whose fields cannot be, fails the listener.
+ * A hello with the token but of another version or transport, or with impossible fields, fails the listener.
  *
- * Strangers (port scanners, health checks, other jobs) reach the port too. A socket that has not yet proved
- * to know the token from the handle has a place in a table of fixed size; it is closed without an answer when
- * it sends anything else, or when the table is full and it is the oldest. But not at once: peers send their
- * hello when they get to it, and in a large group hundreds of them connect in the same moment. As long as
- * those in a full table are new, the rest waits in the kernel's queue. Silence alone is no offence: a peer's
- * process may be paused, or its hello lost on the way, so that has all the time that its connect has.
+ * Strangers (port scanners, health checks, other jobs) reach the port, too. A socket that has not yet shown
+ * the token from the handle has a place in a table of fixed size. It is closed without an answer when it
+ * sends other bytes, or when the table is full and it is the oldest. It gets CROWDED_MS first: peers send
+ * their hello when they get to it, and in a large group hundreds of them connect in the same moment. While
+ * all sockets in a full table are new, the others wait in the kernel's queue. Silence alone is no offence,
+ * because a peer's process may be paused, or its hello lost on the way. A silent socket therefore has all the
+ * time that its connect has.
  *
- * A hello that has been used before is a stranger's as well, who has seen it on the wire.
+ * A hello that has been used before comes from a stranger that has seen it on the wire.
  */
 #include "net/tcp/tcp.h"
 
@@ -35,8 +36,8 @@
 #include "net/tcp/internal.h"
 
 #define STRANGERS_MAX 128  /* sockets without a valid hello */
-#define CROWDED_MS 1000    /* time for the hello while others wait for the place */
-#define ACCEPTS_A_CALL 256 /* so that a flood cannot hold accept */
+#define CROWDED_MS 1000    /* time for the hello while other sockets wait for the place */
+#define ACCEPTS_A_CALL 256 /* so that a flood cannot hold up accept */
 #define BACKLOG 4096       /* the kernel cuts it to net.core.somaxconn */
 
 /* A socket whose hello is not complete. */
@@ -48,7 +49,7 @@ struct stranger {
     uint8_t hello[NB_TCP_HELLO_BYTES];
 };
 
-/* A connection of which some sockets have come. */
+/* A connection with some of its sockets. */
 struct half_conn {
     struct half_conn *next;
     uint8_t conn_id[16];
@@ -58,7 +59,7 @@ struct half_conn {
     char peer[64];
 };
 
-/* Connection ids that have come: a table by their first bytes, which are random, at most half full. */
+/* Connection ids that have arrived: a table by their first bytes, which are random, at most half full. */
 struct ids {
     uint8_t (*id)[16]; /* all 0: free */
     size_t cap, n;
@@ -87,7 +88,7 @@ static bool is_none(const uint8_t id[16])
     return memcmp(id, none, 16) == 0;
 }
 
-/* The place of an id: where it is, or where it would be. */
+/* Return the place of an id in the table, or the free place for it. */
 static uint8_t *ids_place(const struct ids *t, const uint8_t id[16])
 {
     size_t at;
@@ -180,7 +181,7 @@ static void remove_stranger(struct nb_tcp_listen *l, int i)
     memmove(&l->stranger[i], &l->stranger[i + 1], (size_t)(l->nstrangers - i) * sizeof(l->stranger[0]));
 }
 
-/* Close and forget. One line a listen comm is enough: a scanner would fill the log. */
+/* Close and forget a socket. Log one line per listener: a scanner would fill the log. */
 static void drop_stranger(struct nb_tcp_listen *l, int i, const char *why)
 {
     if (l->dropped++ == 0)
@@ -204,7 +205,7 @@ static void free_half(struct nb_tcp_listen *l, struct half_conn **at, bool close
     free(h);
 }
 
-/* A socket with a good hello joins its connection. */
+/* Add a socket with a good hello to its connection. */
 static int join_half(struct nb_tcp_listen *l, int i, const struct nb_tcp_hello *hello, int64_t now)
 {
     struct half_conn *h = l->half;
@@ -238,7 +239,7 @@ static int join_half(struct nb_tcp_listen *l, int i, const struct nb_tcp_hello *
     return 0;
 }
 
-/* Read what the i-th stranger has said. True when it left the table. */
+/* Read the bytes that the i-th stranger has sent. Return true when it left the table. */
 static bool hear_stranger(struct nb_tcp_listen *l, int i, int64_t now)
 {
     struct stranger *s = &l->stranger[i];
@@ -269,7 +270,7 @@ static bool hear_stranger(struct nb_tcp_listen *l, int i, int64_t now)
                                       "another process");
         return true;
     }
-    /* From here on it is one of our peers, so what is wrong is the job's business. */
+    /* It has shown the token, so it is one of our peers and the listener reports its errors. */
     if (rc == -EPROTO) {
         NB_WARN("tcp: %s connects to %s with version %u of the protocol, this node has %u: install the same "
                 "release on all nodes",
@@ -307,7 +308,7 @@ static void take_sockets(struct nb_tcp_listen *l, int64_t now)
         memset(&a, 0, sizeof(a));
         fd = accept4(l->fd, (struct sockaddr *)&a, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
-            /* Most errors are those of the connection that was about to be accepted. */
+            /* Most errors of accept4 belong to the connection that it was about to accept. */
             if (errno == EAGAIN || errno == EWOULDBLOCK)
                 return;
             if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
@@ -329,14 +330,14 @@ static void take_sockets(struct nb_tcp_listen *l, int64_t now)
         s->have = 0;
         s->since = now;
         nb_tcp_addr_name(&a, s->peer, sizeof(s->peer));
-        /* Its hello is usually here already: then it does not even use its place. */
+        /* Its hello has usually arrived already. It then frees its place at once. */
         hear_stranger(l, l->nstrangers - 1, now);
         if (l->err)
             return;
     }
 }
 
-/* Connections whose maker has died or hangs. */
+/* Drop connections whose peer has died or hangs. */
 static void drop_dead_halves(struct nb_tcp_listen *l, int64_t now)
 {
     for (struct half_conn **at = &l->half; *at;) {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sending rate of one device (NIBBLE_TCP_PACE_MBPS), for any thread: a token bucket shared by all of its sockets of this context, whichever
- * thread drives them. The kernel's own pacing (SO_MAX_PACING_RATE) is per socket, and dividing a device's
- * rate over sockets gives too little whenever some of them are idle.
+ * The sending rate of one device (NIBBLE_TCP_PACE_MBPS), for any thread: all sockets of the device in this
+ * context share a token bucket, whichever thread drives them. The kernel's own pacing (SO_MAX_PACING_RATE) is
+ * per socket. A device's rate divided over sockets gives too little whenever some of them are idle.
  *
- * And how much the kernel may hold of a stream that it has not sent (TCP_NOTSENT_LOWAT, tcp(7)), for one thread at
- * a time. By default it takes
- * megabytes from a stream, so write() completes long before transmission, and whoever wants connections to
- * advance together (coll/comm/ring.c) cannot see how far they are. A few milliseconds of what the stream has been
- * sending keep its link busy; what is in flight and not acknowledged is not limited by this.
+ * The number of unsent bytes of a stream that the kernel may hold (TCP_NOTSENT_LOWAT, tcp(7)), for one thread
+ * at a time. By default the kernel takes megabytes from a stream, so that write() completes long before
+ * transmission. A caller that wants connections to advance together (coll/comm/ring.c) then cannot see how
+ * far they are. A stream's bytes of a few milliseconds keep its link busy. Unacknowledged bytes in flight do
+ * not count against this limit.
  */
 #include "net/tcp/tcp.h"
 
@@ -21,7 +21,7 @@
 #include "base/clock.h"
 #include "net/tcp/internal.h"
 
-/* Bytes granted at a time: enough for full segments, little enough that comms take turns. */
+/* Bytes granted at a time: enough for full segments, and few enough that comms take turns. */
 #define GRANT_MAX 131072
 #define GRANT_MIN 16384
 
@@ -29,7 +29,7 @@ struct nb_tcp_pace {
     const struct nb_clock *clock;
     pthread_mutex_t lock;
     double rate;  /* bytes a nanosecond */
-    double depth; /* most that can be saved up */
+    double depth; /* most tokens that can be saved up */
     double tokens;
     int64_t filled_ns;
 };
@@ -45,7 +45,7 @@ struct nb_tcp_pace *nb_tcp_pace_new(uint64_t rate, const struct nb_clock *clock)
         return NULL;
     }
     p->rate = (double)rate / (double)NB_NS_PER_S;
-    /* 2 ms of the rate: a caller that looks in once a millisecond still gets all of it. */
+    /* 2 ms of the rate: a caller that takes tokens once a millisecond still gets all of it. */
     p->depth = p->rate * 2e6 > GRANT_MAX ? p->rate * 2e6 : GRANT_MAX;
     p->clock = clock;
     p->filled_ns = nb_clock_ns(clock);
@@ -76,7 +76,7 @@ size_t nb_tcp_pace_take(struct nb_tcp_pace *p, size_t want)
 
     if (want > GRANT_MAX)
         want = GRANT_MAX;
-    /* Less than this would cost a system call for every few hundred bytes. */
+    /* Smaller grants would cost a system call for every few hundred bytes. */
     need = want < GRANT_MIN ? want : GRANT_MIN;
     pthread_mutex_lock(&p->lock);
     refill(p);
@@ -118,13 +118,13 @@ int64_t nb_tcp_pace_wait_ns(struct nb_tcp_pace *p)
 #endif
 
 #define LIMIT_MIN 65536
-#define LIMIT_FIRST 262144 /* of a stream whose speed is not known */
+#define LIMIT_FIRST 262144 /* of a stream of unknown speed */
 #define LIMIT_MAX (64 << 20)
 #define AHEAD_NS (4 * (int64_t)NB_NS_PER_MS)
 
 static void set(struct nb_tcp_unsent *u, int fd, int limit)
 {
-    /* An old kernel that does not know it goes on as before. */
+    /* An old kernel without the option continues as before. */
     u->limit = limit;
     setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &limit, sizeof(limit));
 }
@@ -147,8 +147,8 @@ void nb_tcp_unsent_wrote(struct nb_tcp_unsent *u, int fd, size_t bytes, bool ful
             return;
         want = (double)u->bytes * (double)AHEAD_NS / (double)took;
         want = want < LIMIT_MIN ? LIMIT_MIN : want > LIMIT_MAX ? LIMIT_MAX : want;
-        /* A period in which nothing moved is the receiver's, and after one in which the kernel had run dry it
-         * is not known what it could have sent. */
+        /* A period without progress is due to the receiver. After a period in which the kernel had run dry,
+         * the speed of the stream is unknown. */
         if (want > 1.5 * u->limit || (want < 0.5 * u->limit && u->bytes && !u->ran_dry))
             set(u, fd, (int)want);
     }
@@ -159,5 +159,5 @@ void nb_tcp_unsent_wrote(struct nb_tcp_unsent *u, int fd, size_t bytes, bool ful
 
 void nb_tcp_unsent_idle(struct nb_tcp_unsent *u)
 {
-    u->since_ns = 0; /* it sent less than it could have: that tells nothing */
+    u->since_ns = 0; /* it sent less than it could: the period says little about its speed */
 }

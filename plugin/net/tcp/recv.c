@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The receiving side of a TCP connection, for one thread at a time. Each stream is a small state machine: frame header, match, payload.
- * Payload goes from the kernel straight to where it belongs; one read takes the rest of a payload together
- * with up to NB_TCP_READ_AHEAD bytes of what follows, which usually holds the next header.
+ * The receiving side of a TCP connection, for one thread at a time. Each stream is a small state machine:
+ * frame header, match, payload. Payload goes from the kernel straight to its destination. One read takes the
+ * rest of a payload together with up to NB_TCP_READ_AHEAD further bytes, which usually hold the next header.
  */
 #include "net/tcp/internal.h"
 
@@ -17,8 +17,8 @@
 
 #include "base/log.h"
 
-#define LARGE 4096       /* frames from this size on are not read ahead */
-#define HEADER_AHEAD 256 /* but this much is: a header and a short message behind it */
+#define LARGE 4096       /* payload of frames from this size on is not read ahead */
+#define HEADER_AHEAD 256 /* bytes that are still read ahead: a header and a short message behind it */
 
 int nb_tcp_recv_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t conn_id[16],
                     struct nb_tcp_recv **comm)
@@ -35,7 +35,8 @@ int nb_tcp_recv_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t
     return 0;
 }
 
-/* The first error. `quiet`: the peer closed in order and the caller knows better whether that matters. */
+/* Record the connection's first error. quiet: the peer closed in order, and the caller decides whether that
+ * matters. */
 __attribute__((format(printf, 4, 5))) static void recv_fail(struct nb_tcp_recv *s, int err, bool quiet,
                                                             const char *fmt, ...)
 {
@@ -55,8 +56,8 @@ __attribute__((format(printf, 4, 5))) static void recv_fail(struct nb_tcp_recv *
                 s->c.unfinished);
 }
 
-/* Tell the sender why its connection is refused from here on. The sockets stay open until the comm is closed:
- * to close them now, with unread bytes inside, could overtake this frame with a reset. */
+/* Tell the sender why this side refuses its connection from here on. The sockets stay open until the comm is
+ * closed: closing them now, with unread bytes inside, could send a reset that overtakes this frame. */
 static void tell_sender(struct nb_tcp_recv *s, const struct nb_tcp_frame *about, int err, size_t cap)
 {
     struct nb_tcp_frame f = {
@@ -76,7 +77,7 @@ static void protocol_error(struct nb_tcp_recv *s, struct nb_tcp_rstream *t, cons
               t->frame.seq, (unsigned long long)t->frame.size, what);
 }
 
-/* The oldest receive with this tag that has no message, taken out of the list; NULL when there is none. */
+/* Remove and return the oldest receive with this tag that has no message, or return NULL. */
 static struct nb_tcp_slot *take_posted(struct nb_tcp_recv *s, int32_t tag)
 {
     for (struct nb_tcp_slot **p = &s->posted; *p; p = &(*p)->next) {
@@ -92,7 +93,7 @@ static struct nb_tcp_slot *take_posted(struct nb_tcp_recv *s, int32_t tag)
     return NULL;
 }
 
-/* Find the receive for the stream's frame. False: not now, or an error. */
+/* Find the receive for the stream's frame. Return false when there is none yet, or on an error. */
 static bool match(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
 {
     const struct nb_tcp_frame *f = &t->frame;
@@ -134,7 +135,7 @@ static bool match(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
     return true;
 }
 
-/* The stream's frame is complete. */
+/* Finish the stream's frame, which is complete. */
 static void frame_done(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
 {
     struct nb_tcp_slot *slot = t->slot;
@@ -157,8 +158,8 @@ static void frame_done(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
     }
 }
 
-/* One read into `v`. Bytes, or 0 when there are none now (also after an end or an error, which it
- * handles). */
+/* Read once into `v`. Return the bytes, or 0 when the kernel has none now. Handle an end or an error, and
+ * return 0. */
 static size_t read_some(struct nb_tcp_recv *s, struct nb_tcp_rstream *t, struct iovec *v, int nv)
 {
     struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)nv};
@@ -175,7 +176,7 @@ static size_t read_some(struct nb_tcp_recv *s, struct nb_tcp_rstream *t, struct 
         err = errno;
     if (n > 0) {
         s->c.wire += (size_t)n;
-        /* A short read leaves nothing behind but perhaps the end of the stream, for which poll wakes
+        /* A short read has emptied the socket. At most the end of the stream remains, for which poll wakes
          * again. */
         t->drained = (size_t)n < room;
         return (size_t)n;
@@ -193,7 +194,7 @@ static size_t read_some(struct nb_tcp_recv *s, struct nb_tcp_rstream *t, struct 
     return 0;
 }
 
-/* Have a header in t->frame. False: not now. */
+/* Read a header into t->frame. Return false when it is not complete yet. */
 static bool next_frame(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
 {
     if (t->end - t->pos < NB_TCP_FRAME_BYTES) {
@@ -219,7 +220,8 @@ static bool next_frame(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
     return true;
 }
 
-/* Move payload of the current frame: what was read ahead, then from the kernel. True when it is complete. */
+/* Move payload of the current frame, first from the bytes read ahead, then from the kernel. Return true when
+ * it is complete. */
 static bool take_payload(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
 {
     size_t n = t->end - t->pos;
@@ -232,8 +234,8 @@ static bool take_payload(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
         t->rest -= n;
     }
     while (t->rest > 0) {
-        /* Behind a large message comes, most likely, another: its header is worth reading now, its payload
-         * would only be copied twice. */
+        /* A large message is probably followed by another. Reading its header now pays. Its payload would
+         * only be copied twice. */
         struct iovec v[2] = {{t->slot->data + t->off, t->rest},
                              {t->buf, t->frame.len < LARGE ? sizeof(t->buf) : HEADER_AHEAD}};
 
@@ -251,7 +253,7 @@ static bool take_payload(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
     return true;
 }
 
-/* Move one stream as far as it goes. True when something moved. */
+/* Move one stream as far as it goes. Return true when something moved. */
 static bool pump_stream(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
 {
     bool moved = false;
@@ -277,8 +279,8 @@ static bool pump_stream(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
     return moved;
 }
 
-/* Somebody waits, and every stream has ended at a message's border, or is parked behind a message that can
- * only come on an ended one. */
+/* Fail the connection when receives wait although every stream has ended at a message's border, or is parked
+ * behind a message that can only arrive on an ended stream. */
 static void check_end(struct nb_tcp_recv *s)
 {
     bool bye = true;
@@ -301,7 +303,7 @@ static void pump(struct nb_tcp_recv *s)
 
     for (int i = 0; i < s->c.nstreams; i++)
         s->stream[i].drained = false;
-    /* Again while something moved: matching a message on one stream sets parked ones free. */
+    /* Repeat while something moved: matching a message on one stream frees parked streams. */
     while (moved && !s->c.err && s->c.unfinished > 0) {
         moved = false;
         for (int i = 0; i < s->c.nstreams; i++)
@@ -338,8 +340,8 @@ int nb_tcp_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const
         s->posted_end = &r->slot[i].next;
     }
     s->c.unfinished++;
-    /* What is already in our memory wakes nobody who sleeps on the sockets, so it is dealt with here;
-     * data in the kernel can wait for test. */
+    /* Bytes that are already in our memory do not wake an owner that sleeps on the sockets, so move them
+     * here. Bytes in the kernel can wait for test. */
     for (int i = 0; i < s->c.nstreams; i++)
         ready |= s->stream[i].have || s->stream[i].end > s->stream[i].pos || s->stream[i].eof;
     if (ready)
@@ -377,15 +379,16 @@ int nb_tcp_recv_poll(struct nb_tcp_recv *s, struct pollfd *fds, int max)
     for (int i = 0; i < s->c.nstreams; i++) {
         struct nb_tcp_rstream *t = &s->stream[i];
 
-        /* A stream whose next message cannot be placed yet has readable bytes that nobody wants. */
+        /* Do not poll a stream whose next message has no place yet: its socket has readable bytes that must
+         * wait. */
         if (!t->eof && (!t->have || t->slot))
             fds[n++] = (struct pollfd){.fd = t->fd, .events = POLLIN};
     }
     return n;
 }
 
-/* Of several sockets there is no one descriptor. What lies read ahead in our memory is looked at when a
- * receive is posted. */
+/* Return the socket of a connection with a single one. Several sockets have no common descriptor. Bytes that
+ * were read ahead into our memory are handled when a receive is posted. */
 int nb_tcp_watch_fd(void *recv_comm)
 {
     const struct nb_tcp_recv *s = recv_comm;
@@ -403,8 +406,8 @@ int nb_tcp_close_recv(void *recv_comm)
         struct nb_tcp_frame bye = {.seq = s->c.next_seq, .kind = NB_TCP_BYE};
         uint8_t b[NB_TCP_FRAME_BYTES];
 
-        /* Messages that nobody has received make the kernel answer with a reset, by which alone the sender
-         * could not tell this from a crash. */
+        /* The kernel answers unreceived messages with a reset. By the reset alone the sender could not tell
+         * this close from a crash. */
         nb_tcp_frame_put(b, &bye, s->c.key);
         (void)!send(s->stream[0].fd, b, sizeof(b), MSG_NOSIGNAL | MSG_DONTWAIT);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests of one connection: objects of one size, with a free list that grows a block at a time and is freed
- * with the connection. As a connection, used by one thread at a time.
+ * Requests of one connection: objects of one size, with a free list that grows by a block at a time and is
+ * freed with the connection. One thread at a time uses them, as with the connection.
  */
 #include "net/tcp/tcp.h"
 

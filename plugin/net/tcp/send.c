@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sending side of a TCP connection, for one thread at a time. Messages wait in one queue, are cut into frames when a stream has
- * room for them, and leave in gather writes of up to NB_TCP_BATCH frames. Messages of up to STRIPE_MAX go to
- * one stream; the streams take turns after each quantum, or when the kernel takes no more.
+ * The sending side of a TCP connection, for one thread at a time. Messages wait in one queue. They are cut
+ * into frames when a stream has room for them, and leave in gather writes of up to NB_TCP_BATCH frames. A
+ * message of up to STRIPE_MAX goes to one stream. The streams take turns after each quantum, or when the
+ * kernel takes no more.
  */
 #include "net/tcp/internal.h"
 
@@ -19,7 +20,7 @@
 
 #include "base/log.h"
 
-#define STRIPE_MAX 524288 /* longest part of a message on several streams: a slow one holds up little */
+#define STRIPE_MAX 524288 /* longest part of a message on several streams: a slow stream holds up little */
 #define FRAME_MAX (1u << 30)
 #define PEEK_EVERY 16 /* isends between reads of the reverse direction */
 #define STALL_CHECK_MS 5000
@@ -46,7 +47,8 @@ int nb_tcp_send_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t
     return 0;
 }
 
-/* The first error: remember it, say it, and cut the sockets so that the peer learns of it too. */
+/* Record and log the connection's first error, and shut the sockets down, so that the peer learns of it,
+ * too. */
 __attribute__((format(printf, 3, 4))) static void send_fail(struct nb_tcp_send *s, int err, const char *fmt,
                                                             ...)
 {
@@ -65,7 +67,7 @@ __attribute__((format(printf, 3, 4))) static void send_fail(struct nb_tcp_send *
         shutdown(s->stream[i].fd, SHUT_RDWR);
 }
 
-/* A message of which the peer can have only a part. */
+/* Return whether the peer can have received only a part of some message. */
 static bool inside_message(const struct nb_tcp_send *s)
 {
     if (s->queue && s->queue->assigned > 0)
@@ -79,7 +81,8 @@ static bool inside_message(const struct nb_tcp_send *s)
     return false;
 }
 
-/* The peer closed in order after all that was sent: who sends more knows better whether that matters. */
+/* Note that the peer closed in order after all sent messages. A caller that sends more decides whether that
+ * matters. */
 static void peer_left(struct nb_tcp_send *s)
 {
     s->c.err = -ECONNRESET;
@@ -88,8 +91,8 @@ static void peer_left(struct nb_tcp_send *s)
         shutdown(s->stream[i].fd, SHUT_RDWR);
 }
 
-/* Read the reverse direction: nothing, an ERROR or BYE frame, or the end. The frame comes out
- * before the reset that follows it when the peer has closed with something of ours unread. */
+/* Read the reverse direction: no bytes, an ERROR or BYE frame, or the end. When the peer has closed with
+ * unread bytes of ours, the frame arrives before the reset that follows it. */
 static void look_back(struct nb_tcp_send *s, int cause)
 {
     struct nb_tcp_frame f;
@@ -127,8 +130,8 @@ static void look_back(struct nb_tcp_send *s, int cause)
         send_fail(s, cause == EPIPE ? -ECONNRESET : -cause, "%s", strerror(cause));
 }
 
-/* Bind bytes of the queue to an empty stream: many small messages, ending with at most one piece of a large
- * one, so that the other streams get theirs. */
+/* Bind bytes of the queue to an empty stream: many small messages, then at most one piece of a large message,
+ * so that the remaining streams get their pieces. */
 static void fill(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
 {
     size_t bytes = 0;
@@ -163,7 +166,7 @@ static void fill(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
     }
 }
 
-/* `n` more bytes of the stream's frames are in the kernel. */
+/* Note that `n` more bytes of the stream's frames are in the kernel. */
 static void advance(struct nb_tcp_send *s, struct nb_tcp_sstream *t, size_t n)
 {
     s->c.wire += n;
@@ -184,7 +187,7 @@ static void advance(struct nb_tcp_send *s, struct nb_tcp_sstream *t, size_t n)
     }
 }
 
-/* Bytes that the vector may hold under the pace; shortens it. */
+/* Shorten the vector to the bytes that the pace allows, and return their number. */
 static size_t apply_pace(struct nb_tcp_send *s, struct iovec *v, size_t *nv, size_t total)
 {
     size_t allow = nb_tcp_pace_take(s->c.dev->pace, total), sum = 0;
@@ -200,7 +203,7 @@ static size_t apply_pace(struct nb_tcp_send *s, struct iovec *v, size_t *nv, siz
     return allow;
 }
 
-/* Write what is bound to the stream, once. True when bytes moved and more may. */
+/* Write the frames bound to the stream, once. Return true when bytes moved and more may. */
 static bool flush(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
 {
     struct iovec v[2 * NB_TCP_BATCH];
@@ -250,20 +253,20 @@ static bool flush(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
         nb_tcp_unsent_wrote(&t->unsent, t->fd, n >= 0 ? (size_t)n : 0, n < 0 || (size_t)n < total,
                             nb_clock_ns(s->c.dev->tcp->clock));
     if (n >= 0) {
-        s->moved_ms = 0; /* set by the next look at the clock */
-        /* A short write means that the kernel is full: the next would only say so. */
+        s->moved_ms = 0; /* set when the clock is read next */
+        /* After a short write the kernel is full: another write would only report that. */
         t->blocked = (size_t)n < total;
         return !t->blocked;
     }
     t->blocked = true;
     if (err != EAGAIN && err != EWOULDBLOCK && err != ENOBUFS)
-        look_back(s, err); /* the peer may have told us why before it hung up */
+        look_back(s, err); /* the peer may have sent the reason before it hung up */
     return false;
 }
 
-/* Data that stays unacknowledged although the kernel keeps sending it: the peer's host or the way to it is
- * gone. A peer that is merely late keeps acknowledging (with a closed window), which TCP_USER_TIMEOUT would
- * take for death; hence this check instead. */
+/* Fail the connection when data stays unacknowledged although the kernel keeps sending it: the peer's host or
+ * the path to it is gone. A late peer keeps acknowledging with a closed window. TCP_USER_TIMEOUT would take
+ * that for death, hence this check instead. */
 static void check_stall(struct nb_tcp_send *s)
 {
     int64_t now = nb_clock_ms(s->c.dev->tcp->clock);
@@ -289,7 +292,7 @@ static void check_stall(struct nb_tcp_send *s)
     }
 }
 
-/* Move on all streams until there is nothing to do or nothing moves. */
+/* Move all streams until all bytes are written or no stream moves. */
 static void pump(struct nb_tcp_send *s)
 {
     int n = s->c.nstreams, stuck = 0;
@@ -318,9 +321,9 @@ static void pump(struct nb_tcp_send *s)
     }
 }
 
-/* As few parts as there can be, alike in length: each costs a call at both ends and ends in a short packet, and
- * it is the messages in flight that keep the streams busy (docs/performance.md, "Point-to-point beside iperf3").
- * NCCL's are of 512 KiB and travel whole. */
+/* Cut a message into as few parts as possible, of similar length. Each part costs a call at both ends and
+ * ends in a short packet, and the messages in flight keep the streams busy (docs/performance.md,
+ * "Point-to-point beside iperf3"). NCCL's messages are of 512 KiB and travel whole. */
 static uint32_t chunk_for(size_t size, int streams)
 {
     const size_t parts = size / STRIPE_MAX + (size % STRIPE_MAX != 0);
@@ -384,7 +387,7 @@ int nb_tcp_send_test(struct nb_tcp_sreq *r, int *done, size_t *sizes)
     return 0;
 }
 
-/* The timer of a comm that the pace holds back; armed for when it may go on. */
+/* Return the timer of a comm that the pace holds back, armed for the time when it may continue. */
 static int pace_timer(struct nb_tcp_send *s)
 {
     int64_t ns = nb_tcp_pace_wait_ns(s->c.dev->pace);
@@ -438,7 +441,7 @@ int nb_tcp_lost(void *send_comm)
         char c;
         ssize_t n = recv(s->stream[i].fd, &c, 1, MSG_PEEK | MSG_DONTWAIT);
 
-        if (n >= 0) /* the end, or words before it */
+        if (n >= 0) /* the end, or an ERROR or BYE frame before it */
             s->c.err = -ECONNRESET;
         else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
             s->c.err = -errno;
@@ -446,7 +449,7 @@ int nb_tcp_lost(void *send_comm)
     return s->c.err;
 }
 
-/* The sockets are the same from the beginning to the end, so that another thread may ask. */
+/* Any thread may ask: the sockets stay the same from the beginning to the end. */
 uint64_t nb_tcp_resent(void *send_comm)
 {
     const struct nb_tcp_send *s = send_comm;
@@ -475,13 +478,14 @@ int nb_tcp_close_send(void *send_comm)
             struct nb_tcp_frame bye = {.seq = s->c.next_seq, .kind = NB_TCP_BYE};
             uint8_t b[NB_TCP_FRAME_BYTES];
 
-            /* Best effort: without it the receiver takes the end of the stream for a crash, if it waits for
-             * more. A torn one is dropped with the socket's last bytes. */
+            /* Best effort: without the frame a receiver that waits for more takes the end of the stream for a
+             * crash. An incomplete frame is dropped with the socket's last bytes. */
             nb_tcp_frame_put(b, &bye, s->c.key);
             (void)!send(t->fd, b, sizeof(b), MSG_NOSIGNAL | MSG_DONTWAIT);
         }
-        /* The peer sends nothing but an ERROR frame, or a BYE when it takes no more; so no unread bytes turn
-         * this close into a reset: the kernel delivers what is in the socket, then ends the stream. */
+        /* The peer sends at most an ERROR frame, or a BYE when it stops receiving. No unread bytes can
+         * therefore turn this close into a reset: the kernel delivers the bytes in the socket, then ends the
+         * stream. */
         close(t->fd);
     }
     if (s->wait_fd >= 0)

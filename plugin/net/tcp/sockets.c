@@ -52,7 +52,7 @@ static bool filter_match(const struct if_filter *f, const char *name)
 
     for (const char *p = f->list; *p && !hit;) {
         size_t n = strcspn(p, ",");
-        /* "name:port" is accepted as elsewhere in NCCL; the port means nothing here. */
+        /* Accept "name:port" as elsewhere in NCCL, and ignore the port. */
         size_t len = strcspn(p, ",:");
 
         if (len > 0 && strncmp(name, p, len) == 0)
@@ -130,14 +130,14 @@ static void read_sysfs(struct nb_tcp_if *d)
     snprintf(path, sizeof(path), "/sys/class/net/%s/speed", d->name);
     f = fopen(path, "re");
     if (f) {
-        /* The kernel says -1 for an unknown speed, and reading fails altogether while the link is down. */
+        /* The kernel reports -1 for an unknown speed, and reading fails while the link is down. */
         if (fscanf(f, "%d", &speed) == 1 && speed > 0)
             d->speed_mbps = d->known_mbps = speed;
         fclose(f);
     }
 }
 
-/* One pass over the kernel's list. An interface with several usable addresses appears once, with its first
+/* Pass once over the kernel's list. An interface with several usable addresses appears once, with its first
  * address that is not link-local. */
 static int select_ifs(const struct ifaddrs *list, const struct if_filter *f, int family, bool must_run,
                       struct nb_tcp_if *ifs, int max)
@@ -176,7 +176,7 @@ static int select_ifs(const struct ifaddrs *list, const struct if_filter *f, int
     return n;
 }
 
-/* Names of all interfaces that have an address, for the message about one that does not exist. */
+/* List the names of all interfaces that have an address, for the message about a missing one. */
 static void list_names(const struct ifaddrs *list, char *buf, size_t cap)
 {
     static const struct if_filter all = {.exclude = true, .list = ""};
@@ -206,7 +206,7 @@ int nb_tcp_if_find(struct nb_tcp_if *ifs, int max)
     if (want) {
         struct if_filter f = parse_filter(want);
 
-        /* Named interfaces count also while they are down: every node has to report the same devices. */
+        /* Named interfaces count while they are down, too: every node has to report the same devices. */
         n = select_ifs(list, &f, family, false, ifs, max);
         if (n == 0) {
             char names[256];
@@ -251,14 +251,15 @@ void nb_tcp_names(int fd, char *local, char *peer, size_t cap)
     }
 }
 
-/* Options of every data socket. No TCP_USER_TIMEOUT: Linux ends a connection by it when the receiver keeps
- * its window closed for that long, however alive it is, and a peer may be minutes late with its receives. */
+/* Set the options of every data socket. TCP_USER_TIMEOUT stays unset: by it Linux ends a connection when the
+ * receiver keeps its window closed for that long, even if it is alive. A peer may post its receives minutes
+ * late. */
 void nb_tcp_tune(const struct nb_tcp_conf *conf, int fd, bool before_connect)
 {
     static const int on = 1, idle = 30, interval = 10, count = 6;
 
     if (before_connect) {
-        /* Only before the handshake can these decide the window scale; accepted sockets inherit the
+        /* Only before the handshake can these sizes decide the window scale. Accepted sockets inherit the
          * listener's. */
         if (conf->sndbuf > 0)
             setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &conf->sndbuf, sizeof(int));
@@ -266,8 +267,8 @@ void nb_tcp_tune(const struct nb_tcp_conf *conf, int fd, bool before_connect)
             setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &conf->rcvbuf, sizeof(int));
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    /* Finds a dead host behind an idle connection in about 90 s; the peer's kernel answers, so the peer's
-     * process may sleep as long as it likes. */
+    /* Keepalive finds a dead host behind an idle connection in about 90 s. The peer's kernel answers, so that
+     * the peer's process may sleep as long as it likes. */
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));

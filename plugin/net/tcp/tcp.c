@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The TCP transport's table, and the calls that need no file of their own. The parts, each above those that
- * it uses:
+ * The TCP transport's table, and the calls that need no file of their own. The parts, each above the parts
+ * that it uses:
  *
- *     tcp.c                        the table, and what both directions share
+ *     tcp.c                        the table, and functions that both directions share
  *     connect.c  listen.c          making connections
  *     send.c  recv.c               messages
  *     dev.c  pace.c                settings and devices of a context; rate of a device, limit of unsent bytes
  *     sockets.c  wire.c            interfaces and sockets; bytes on the wire
  *     requests.c                   requests of a connection
  *
- * A connection goes one way. Payload flows over all its sockets ("streams"); against it flows at most one
- * ERROR or BYE frame, on stream 0. Every message has a number (seq) and travels as one or more DATA frames,
- * each on whichever stream had room, in order of seq on each stream. The receiver assigns a message to a
- * receive when the first of its frames is read *and* all messages before it have been assigned; a stream
- * whose next frame is too new waits ("parked"). The oldest message is never behind a newer one on its stream,
- * so this cannot deadlock.
+ * A connection goes one way. Payload flows over all its sockets ("streams"). In the reverse direction flows
+ * at most one ERROR or BYE frame, on stream 0. Every message has a number (seq) and travels as one or more
+ * DATA frames. Each frame takes any stream with room, and the frames of a stream are in order of seq. The
+ * receiver assigns a message to a receive when it has read the first of its frames *and* has assigned all
+ * messages before it. A stream whose next frame is too new waits ("parked"). The oldest message is never
+ * behind a newer one on its stream, so that this cannot deadlock.
  *
- * Threads: the caller of isend, irecv and test does all I/O, and a connection is used by one thread at a
- * time, so nothing is locked.
+ * Threads: the caller of isend, irecv and test does all I/O. One thread at a time uses a connection, so there
+ * are no locks.
  */
 #include "net/tcp/tcp.h"
 
@@ -71,8 +71,9 @@ static int tcp_properties(struct nb_net *net, int dev, struct nb_net_props *prop
     if (pace > 0 && (props->rate_mbps == 0 || pace < props->rate_mbps))
         props->rate_mbps = (int)pace;
     props->max_comms = 65536;
-    /* Grouped receives work, but with more than 1 NCCL shares a connection between operations, and messages
-     * of one that runs ahead would stand in the byte stream before those of another that is waited for. */
+    /* Grouped receives work, but with more than 1 NCCL shares a connection between operations. Messages of an
+     * operation that runs ahead would then stand in the byte stream before the messages of an operation that
+     * NCCL waits for. */
     props->max_recvs = 1;
     props->max_bytes = NB_TCP_MAX_MESSAGE;
     return 0;
@@ -87,7 +88,7 @@ static int tcp_reg_mr(void *comm, void *data, size_t size, enum nb_mem type, voi
         *mhandle = NULL;
         return -EINVAL;
     }
-    *mhandle = comm; /* nothing to remember; not NULL, which some callers take for none */
+    *mhandle = comm; /* any pointer but NULL, which some callers take for a missing handle */
     return 0;
 }
 
@@ -98,7 +99,7 @@ static int tcp_dereg_mr(void *comm, void *mhandle)
     return 0;
 }
 
-/* Host memory needs no flush: *request = NULL, there is nothing to wait for. */
+/* Host memory needs no flush: *request = NULL says that the flush is complete. */
 static int tcp_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles,
                       void **request)
 {

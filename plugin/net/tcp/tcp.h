@@ -22,7 +22,7 @@ struct nb_tcp_connecting;
 struct nb_net_req {
     struct nb_net_req *next; /* in the free list */
     void *comm;              /* the connection */
-    unsigned index;          /* of this request among all of the connection, from 0 */
+    unsigned index;          /* number of this request among all of the connection, from 0 */
     bool done;
 };
 
@@ -34,19 +34,20 @@ struct nb_net_reqs {
     char **block;
 };
 
-/* Requests of `size` bytes, a multiple of their alignment, for `comm`; at most `max` at a time, a multiple of
- * NB_NET_REQ_BLOCK, or as many as there is memory for when it is 0. Allocates nothing. */
+/* Set up requests of `size` bytes, a multiple of their alignment, for `comm`. Allow at most `max` at a time,
+ * a multiple of NB_NET_REQ_BLOCK. 0 means as many as fit into memory. Allocates no memory. */
 void nb_net_reqs_init(struct nb_net_reqs *reqs, void *comm, size_t size, unsigned max);
-/* Frees all, also those that have not been put back. */
+/* Free all requests, also those in use. */
 void nb_net_reqs_free(struct nb_net_reqs *reqs);
 
 #define NB_NET_REQ_BLOCK 64 /* requests allocated at a time */
 
-/* For nb_net_req_get: puts a block of zeroed requests into the free list. The first of them, or NULL. */
+/* For nb_net_req_get: put a block of zeroed requests into the free list. Return the first of them, or
+ * NULL. */
 struct nb_net_req *nb_net_reqs_grow(struct nb_net_reqs *reqs);
 
-/* A request that is not done; what the transport keeps in it is as it was left. NULL: all are in use, or no
- * memory. */
+/* Return a request that is not done. The transport's own fields are as the last user left them. Return NULL
+ * when all requests are in use or memory is short. */
 static inline void *nb_net_req_get(struct nb_net_reqs *reqs)
 {
     struct nb_net_req *r = reqs->free ? reqs->free : nb_net_reqs_grow(reqs);
@@ -64,7 +65,7 @@ static inline void nb_net_req_put(struct nb_net_reqs *reqs, struct nb_net_req *r
     reqs->free = r;
 }
 
-/* The request of this index, in use or not; NULL: there never was one. */
+/* Return the request of this index, in use or not. Return NULL for an index that was never handed out. */
 static inline void *nb_net_req_at(const struct nb_net_reqs *reqs, unsigned index)
 {
     return index < reqs->n ? reqs->block[index / NB_NET_REQ_BLOCK] + index % NB_NET_REQ_BLOCK * reqs->size
@@ -79,35 +80,36 @@ struct nb_tcp_if {
     struct sockaddr_storage addr; /* port 0 */
     unsigned index;               /* kernel's interface index */
     int speed_mbps;               /* 10000 when the kernel does not know */
-    int known_mbps;               /* 0 when it does not */
+    int known_mbps;               /* 0 when the kernel does not know */
 };
 
-/* Fill up to `max` interfaces, each once, in the kernel's order. NCCL_SOCKET_IFNAME (comma list of prefixes;
- * a leading ^ excludes, = asks for exact names, ^= both) and NCCL_SOCKET_FAMILY (AF_INET, AF_INET6) choose;
- * without the first: names that begin with "ib", else all but loopback, docker and virbr, else docker, else
- * loopback, else virbr, of those that are up. Returns the count (0 is possible) or a negative errno after a
- * WARN: -EINVAL for a bad family, -ENODEV when NCCL_SOCKET_IFNAME matches nothing. */
+/* Fill up to `max` interfaces, each once, in the kernel's order. NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY
+ * (AF_INET, AF_INET6) choose them. The former is a comma list of prefixes. A leading ^ excludes, = asks for
+ * exact names, ^= does both. Without it take the first of these sets that has an interface that is up: names
+ * that begin with "ib", all but loopback, docker and virbr, docker, loopback, virbr. Return the count, which
+ * may be 0, or a negative errno after a WARN line: -EINVAL for a bad family, -ENODEV when NCCL_SOCKET_IFNAME
+ * matches no interface. */
 int nb_tcp_if_find(struct nb_tcp_if *ifs, int max);
 
-/* "address<port>" into buf (at least 64 bytes). */
+/* Write "address<port>" into buf (at least 64 bytes). */
 void nb_tcp_addr_name(const struct sockaddr_storage *addr, char *buf, size_t cap);
 
-/* Length of the socket address for its family. */
+/* Return the length of the socket address for its family. */
 socklen_t nb_tcp_addr_len(const struct sockaddr_storage *addr);
 
 /* ---- wire.c: messages ------------------------------------------------------------------------------------ */
 
 /* Raised when any of the three formats changes. The first 32 bytes of hello and handle never change, so that
- * two versions can still tell each other why they part. */
+ * two versions can still tell each other why they refuse the connection. */
 #define NB_TCP_WIRE_VERSION 2
 
 #define NB_TCP_MAX_STREAMS 16 /* sockets a connection */
 #define NB_TCP_TOKEN_BYTES 16
 #define NB_TCP_HELLO_BYTES 64
 #define NB_TCP_FRAME_BYTES 40
-#define NB_TCP_MAX_MESSAGE (1ull << 40) /* bytes; what the device properties promise */
-/* Messages that a frame may run ahead of the oldest one not yet seen. Streams are filled in batches of
- * bounded size, so a real sender stays far below. */
+#define NB_TCP_MAX_MESSAGE (1ull << 40) /* bytes, as the device properties promise */
+/* Messages that a frame may run ahead of the oldest unseen one. Streams are filled in batches of bounded
+ * size, so a real sender stays far below. */
 #define NB_TCP_MAX_AHEAD (1u << 20)
 
 /*
@@ -117,10 +119,10 @@ socklen_t nb_tcp_addr_len(const struct sockaddr_storage *addr);
  *   64 state u64: 0 as listed; connect's own mark between its calls (not covered by the check).
  */
 
-/* What the sockets of a connection are for. Nodes that chose different transports tell by it. */
+/* Purpose of a connection's sockets. Nodes that chose different transports recognise it by this. */
 enum nb_tcp_use { NB_TCP_FOR_DATA = 0, NB_TCP_FOR_VERBS = 1 };
 
-/* "tcp", "verbs", "another transport" */
+/* Return "tcp", "verbs" or "another transport". */
 const char *nb_tcp_use_name(uint32_t use);
 
 struct nb_tcp_handle {
@@ -132,14 +134,15 @@ struct nb_tcp_handle {
 };
 
 void nb_tcp_handle_put(void *bytes, const struct nb_tcp_handle *h);
-/* 0; -EINVAL: not a handle of this transport, or damaged; -EPROTO: a handle of another version (version,
- * token and, as far as it can be understood, addr are filled in). */
+/* Parse a handle. Return 0, -EINVAL for bytes that are damaged or no handle of this transport, or -EPROTO for
+ * a handle of another version. Then version, token and, as far as it can be understood, addr are filled
+ * in. */
 int nb_tcp_handle_get(const void *bytes, struct nb_tcp_handle *h);
-/* Only replaces the state word. */
+/* Replace the state word only. */
 void nb_tcp_handle_set_state(void *bytes, uint64_t state);
 
 /*
- * Hello, first bytes on every socket, from the connecting side; nothing is answered:
+ * Hello, first bytes on every socket, from the connecting side. The accepting side sends no answer:
  *   0 magic u32, 4 version u32, 8 token[16], 24 check u32 (over all other bytes), 28 zero u32,
  *   32 connection id[16] (random, the same on all sockets of a connection), 48 stream u16, 50 streams u16,
  *   52 use u32 (as in the handle), 56 zero u64.
@@ -154,10 +157,10 @@ struct nb_tcp_hello {
 };
 
 void nb_tcp_hello_put(uint8_t bytes[NB_TCP_HELLO_BYTES], const struct nb_tcp_hello *h);
-/* 0; -EINVAL: no hello at all; -EPROTO: right magic, other version (version and token filled in);
- * -EBADMSG: this version but fields that cannot be. */
+/* Parse a hello. Return 0, -EINVAL for other bytes, -EPROTO for the right magic of another version (version
+ * and token are filled in), or -EBADMSG for this version with impossible fields. */
 int nb_tcp_hello_get(const uint8_t bytes[NB_TCP_HELLO_BYTES], struct nb_tcp_hello *h);
-/* Same bytes? In time that does not depend on where they differ. */
+/* Return whether the bytes are the same, in a time that does not depend on where they differ. */
 bool nb_tcp_token_equal(const uint8_t *a, const uint8_t *b);
 
 /*
@@ -165,12 +168,14 @@ bool nb_tcp_token_equal(const uint8_t *a, const uint8_t *b);
  *   0 magic u32, 4 check u32 (over the rest, keyed by the connection id), 8 seq u32, 12 tag i32, 16 size u64,
  *   24 offset u64, 32 len u32, 36 kind u16, 38 zero u16; then `len` bytes of payload.
  * DATA: bytes [offset, offset + len) of message number `seq`, which has `size` bytes and `tag`. A message may
- *   be cut over the sockets of its connection; seq never falls on one socket.
- * BYE: the sender closes in order; seq is the number of messages it sent. Nothing follows on this socket.
- *   From the receiver, on socket 0: it closes in order; seq is the number of messages that it has begun to
- *   take.
- * ERROR: from the receiver, on socket 0: it cannot take message `seq`; tag is the errno, size that of the
- *   message, offset that of the receive.
+ * be cut over the sockets of its connection. seq never falls on one socket.
+ *
+ * BYE: the sender closes in order. seq is the number of messages it sent. It is the last frame on this
+ * socket. From the receiver, on socket 0: the receiver closes in order, and seq is the number of messages
+ * that it has begun to take.
+ *
+ * ERROR: from the receiver, on socket 0: it cannot take message `seq`. tag is the errno, size the message's,
+ * offset the size of the receive.
  */
 enum nb_tcp_kind { NB_TCP_DATA = 1, NB_TCP_BYE = 2, NB_TCP_ERROR = 3 };
 
@@ -183,11 +188,11 @@ struct nb_tcp_frame {
     uint16_t kind;
 };
 
-/* Key of the frame check, from the connection id. */
+/* Return the key of the frame check, from the connection id. */
 uint32_t nb_tcp_frame_key(const uint8_t conn_id[16]);
 void nb_tcp_frame_put(uint8_t bytes[NB_TCP_FRAME_BYTES], const struct nb_tcp_frame *f, uint32_t key);
-/* 0 and a frame whose fields are consistent in themselves (offset + len <= size <= NB_TCP_MAX_MESSAGE, len >
- * 0 unless size is 0, known kind), or -EPROTO. */
+/* Parse a frame header. Return 0 and a frame whose fields are consistent in themselves (offset + len <= size
+ * <= NB_TCP_MAX_MESSAGE, len > 0 unless size is 0, known kind), or -EPROTO. */
 int nb_tcp_frame_get(const uint8_t bytes[NB_TCP_FRAME_BYTES], struct nb_tcp_frame *f, uint32_t key);
 
 /* ---- dev.c: settings ------------------------------------------------------------------------------------- */
@@ -195,32 +200,35 @@ int nb_tcp_frame_get(const uint8_t bytes[NB_TCP_FRAME_BYTES], struct nb_tcp_fram
 struct nb_tcp_conf {
     int streams;        /* sockets of a connection; 0: by the link's speed */
     int rcvbuf, sndbuf; /* socket buffers in bytes; 0: the kernel's autotuning */
-    int connect_ms;     /* limit for connect, and for a connection of which accept has some sockets */
-    int dead_ms;        /* data unacknowledged for this long, with retransmissions: the peer is gone */
+    int connect_ms;     /* limit for connect, and for accept to get all sockets of a connection */
+    int dead_ms;        /* the peer is gone when data stays unacknowledged for this long in spite of
+                           retransmissions */
     uint64_t pace;      /* bytes/s of each device; 0: no limit */
 };
 
 /* ---- sockets.c: sockets ---------------------------------------------------------------------------------- */
 
-/* A non-blocking socket, or a negative errno after a WARN line. */
+/* Return a non-blocking socket, or a negative errno after a WARN line. */
 int nb_tcp_socket(int family);
-/* Options of data sockets and listeners; those of buffers only before the connection is made. */
+/* Set the options of a data socket or listener, buffer sizes only before the connection is made. */
 void nb_tcp_tune(const struct nb_tcp_conf *conf, int fd, bool before_connect);
-/* "address<port>" of either end of a connected socket, each into at least 64 bytes; NULL: not wanted. */
+/* Write "address<port>" of both ends of a connected socket, each into at least 64 bytes. NULL skips an
+ * end. */
 void nb_tcp_names(int fd, char *local, char *peer, size_t cap);
 
 /* ---- pace.c: pacing -------------------------------------------------------------------------------------- */
 
-/* A token bucket that fills with `rate` bytes a second of the clock, which outlives it. NULL: no memory. */
+/* Make a token bucket that fills with `rate` bytes a second of the clock, which outlives it. Return NULL when
+ * memory is short. */
 struct nb_tcp_pace *nb_tcp_pace_new(uint64_t rate, const struct nb_clock *clock);
 void nb_tcp_pace_free(struct nb_tcp_pace *p);
-/* Take up to `want` bytes; 0: nothing may be sent now. */
+/* Take up to `want` bytes. 0 means that sending must wait. */
 size_t nb_tcp_pace_take(struct nb_tcp_pace *p, size_t want);
-/* `bytes` were sent that need not wait: what is sent next waits the longer. */
+/* Count `bytes` that were sent without waiting. Later sends wait the longer. */
 void nb_tcp_pace_charge(struct nb_tcp_pace *p, size_t bytes);
-/* Of bytes taken that were not sent. */
+/* Give back bytes that were taken and not sent. */
 void nb_tcp_pace_give_back(struct nb_tcp_pace *p, size_t bytes);
-/* Nanoseconds until take can succeed. */
+/* Return the nanoseconds until take can succeed. */
 int64_t nb_tcp_pace_wait_ns(struct nb_tcp_pace *p);
 
 /* ---- dev.c: devices -------------------------------------------------------------------------------------- */
@@ -238,31 +246,32 @@ struct nb_tcp {
     const struct nb_clock *clock; /* the context's */
     int ndevs;
     struct nb_tcp_dev dev[NB_NET_MAX_DEVS];
-    pthread_mutex_t lock;                 /* of what follows, which is connect.c's */
+    pthread_mutex_t lock;                 /* of the fields below, which are connect.c's */
     struct nb_tcp_connecting *connecting; /* connects in progress */
-    uint64_t last_id;                     /* of those; the handle of each holds its number */
+    uint64_t last_id;                     /* number of the last connect; a handle holds that of its connect */
 };
 
-/* A transport for ctx with the settings and interfaces as they are: 0 and *tcp, or a negative errno after a
- * WARN line. */
+/* Make a transport for ctx with the current settings and interfaces. Return 0 and *tcp, or a negative errno
+ * after a WARN line. */
 int nb_tcp_new(struct nb_context *ctx, const struct nb_net_ops *ops, struct nb_tcp **tcp);
-/* Frees it, of which no connection, listener or connect in progress is left. */
+/* Free the transport. All its connections, listeners and connects in progress have ended. */
 void nb_tcp_free(struct nb_tcp *tcp);
 
-/* The device, or NULL with a WARN when `dev` is out of range. */
+/* Return the device, or NULL with a WARN line when `dev` is out of range. */
 struct nb_tcp_dev *nb_tcp_device(struct nb_tcp *tcp, int dev);
 
 /* ---- connect.c, listen.c: how connections are made ------------------------------------------------------- */
 
-/* The sockets of a connection that has been made, in stream order. */
+/* The sockets of an established connection, in stream order. */
 struct nb_tcp_sockets {
     int n;
     int fd[NB_TCP_MAX_STREAMS];
     uint8_t conn_id[16];
 };
 
-/* As listen, connect and accept of the table, but for sockets: 1 when *out is filled in, 0: call again, or a
- * negative errno after a WARN line. A peer of another `use` is an error on both sides. */
+/* As listen, connect and accept of the table, but for sockets. Return 1 when *out is filled in, 0 when the
+ * caller must call again, or a negative errno after a WARN line. A peer of another `use` is an error on both
+ * sides. */
 int nb_tcp_listen_for(struct nb_tcp *tcp, int dev, enum nb_tcp_use use, void *handle, void **listen_comm);
 int nb_tcp_dial(struct nb_tcp *tcp, int dev, enum nb_tcp_use use, const struct nb_net_conn_cfg *cfg,
                 void *handle, struct nb_tcp_sockets *out);
@@ -278,7 +287,7 @@ void nb_tcp_handle_name(const void *handle, char *name, size_t cap);
 int nb_tcp_accept(void *listen_comm, void **recv_comm);
 int nb_tcp_close_listen(void *listen_comm);
 
-/* Free the state of connects that nobody called again (the transport is shutting down). */
+/* Free the state of abandoned connects while the transport shuts down. */
 void nb_tcp_abandon_all(struct nb_tcp *tcp);
 
 #endif

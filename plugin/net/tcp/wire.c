@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the TCP transport writes to the network, byte by byte: the handle that travels through NCCL's
- * bootstrap, the hello that opens each socket, and the frame in front of each piece of payload. All
- * little-endian.
+ * The TCP transport's bytes on the network: the handle that travels through NCCL's bootstrap, the hello that
+ * opens each socket, and the frame in front of each piece of payload. All are little-endian.
  *
- * The parsers here take bytes of any origin: they read exactly the stated number of bytes, allocate nothing
- * and log nothing, so they can be fuzzed as they are.
+ * The parsers here take bytes of any origin. They read exactly the stated number of bytes, allocate no memory
+ * and log no lines, so that they can be fuzzed as they are.
  */
 #include "net/tcp/tcp.h"
 
@@ -22,7 +21,7 @@
 
 _Static_assert(NB_NET_HANDLE_BYTES >= 72, "the handle holds 72 bytes");
 
-/* Multiply-and-fold over 4-byte words: catches damage and misaligned streams, not malice. n % 4 == 0. */
+/* Multiply and fold over 4-byte words. This detects damage and misaligned streams, not malice. n % 4 == 0. */
 static uint64_t fold(uint64_t h, const uint8_t *p, size_t n)
 {
     for (size_t i = 0; i < n; i += 4) {
