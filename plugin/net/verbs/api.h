@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the verbs transport needs from outside, as one table of functions: libibverbs, opened at run time (the
- * plugin is not linked with it), and files of sysfs for what libibverbs does not report. Tests substitute a
- * table of their own.
+ * The verbs transport's outside functions in one table: libibverbs, which the plugin opens at run time
+ * instead of linking with it, and files of sysfs for facts that libibverbs does not report. Tests substitute
+ * a table of their own.
  *
- * The four calls of the data path (ibv_poll_cq, ibv_req_notify_cq, ibv_post_send, ibv_post_recv) are inline
- * functions of infiniband/verbs.h that go through the device's own table, so they have no place here.
+ * The four calls of the data path (ibv_poll_cq, ibv_req_notify_cq, ibv_post_send, ibv_post_recv) are missing
+ * here. They are inline functions of infiniband/verbs.h that go through the device's own table.
  */
 #ifndef NIBBLE_NET_VERBS_API_H
 #define NIBBLE_NET_VERBS_API_H
@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Members have the meaning, arguments and results of the ibv_ function of the same name. Those marked
+/* Members have the meaning, arguments and results of the ibv_ function of the same name. Members marked
  * optional are NULL where the library is too old for them. */
 struct nb_verbs_api {
     int (*fork_init)(void);
@@ -28,7 +28,7 @@ struct nb_verbs_api {
     int (*query_device)(struct ibv_context *context, struct ibv_device_attr *attr);
     int (*query_port)(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr);
     int (*query_port_speed)(struct ibv_context *context, uint32_t port,
-                            uint64_t *speed); /* optional; 100 Mbit/s */
+                            uint64_t *speed); /* optional; in 100 Mbit/s */
     int (*query_gid)(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid);
     struct ibv_pd *(*alloc_pd)(struct ibv_context *context);
     int (*dealloc_pd)(struct ibv_pd *pd);
@@ -49,21 +49,22 @@ struct nb_verbs_api {
     int (*modify_qp)(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
     int (*destroy_qp)(struct ibv_qp *qp);
 
-    /* Bytes read from a file below /sys (at most cap - 1, and a 0 behind them), or a negative errno. */
+    /* Read a file below /sys: at most cap - 1 bytes, with a 0 behind them. Return the bytes read, or a
+     * negative errno. */
     int (*read_sysfs)(const char *path, char *buf, size_t cap);
-    /* The path with all links resolved; 0 or a negative errno. */
+    /* Write the path with all links resolved. Return 0 or a negative errno. */
     int (*real_path)(const char *path, char *buf, size_t cap);
 };
 
-/* The table over libibverbs, or NULL and the reason in `why`. The library is opened by the first call
- * (NCCL_IBVERBS_LIB, libibverbs.so, libibverbs.so.1, the first that there is) and stays: it keeps lists of
- * forked memory that must outlive a reload of the plugin. Under the caller's lock. */
+/* Return the table over libibverbs, or NULL and the reason in `why`. The first call opens the first library
+ * that exists of NCCL_IBVERBS_LIB, libibverbs.so and libibverbs.so.1. It stays open, because it keeps lists
+ * of forked memory that must outlive a reload of the plugin. The caller holds its lock. */
 const struct nb_verbs_api *nb_verbs_api_open(char *why, size_t cap);
 
 /* The names tried after NCCL_IBVERBS_LIB. Tests change them. */
 extern const char *nb_verbs_lib_names[2];
 
-/* Tests: what nb_verbs_api_open hands out from now on; NULL: libibverbs again. */
+/* For tests: set the table that nb_verbs_api_open returns from now on. NULL restores libibverbs. */
 void nb_verbs_api_replace(const struct nb_verbs_api *api);
 
 #endif

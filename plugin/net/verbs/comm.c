@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the two directions of verbs connections share: making, closing, posting, failing.
+ * Functions that both directions of verbs connections share: making, closing, posting, failing.
  *
  * A connection goes one way, and the receiver drives it. irecv writes addresses, keys and sizes of a group of
- * receives into a slot of a table in the sender's memory ("clear to send"). The sender matches its queued
- * sends with the open slots, by tag, in order, and writes each message straight to its place, on one queue
- * pair or cut over all of them; the last write of a part carries an immediate that tells slot, entry, and
- * number of parts. So nothing depends on an order between queue pairs.
+ * receives as a grant into a table in the sender's memory ("clear to send"). The sender matches its queued
+ * sends with the open grants, by tag, in order. It writes each message straight to its destination, on one
+ * queue pair or cut over all of them. The last write of a part carries an immediate that names the grant, the
+ * entry, and the number of parts. The protocol therefore needs no order between queue pairs.
  *
- * No queue can overflow: the receiver has a receive work request for every message that it has cleared, on
- * every queue pair, and the sender one for every slot; each post counts the send queue's free places first
- * and waits its turn.
+ * The queues cannot overflow. The receiver has a receive work request for every message that it has granted,
+ * on every queue pair, and the sender has one for every grant. Each post counts the send queue's free places
+ * first and waits its turn.
  *
- * The TCP socket over which the two have met stays open. It tells that a peer has closed (and how many
- * messages it knows to be complete), that it has failed (and why), or that its process has died, long before
- * the network's retries end.
+ * The TCP socket over which the two sides have met stays open. Over it a side learns that its peer has closed
+ * (and how many messages the peer knows to be complete), that it has failed (and why), or that its process
+ * has died, long before the network's retries end.
  *
- * Threads: a connection is used by one thread at a time; what devices share has locks. There are no threads
- * of its own: asynchronous events are read by whichever connection looks first.
+ * Threads: one thread at a time uses a connection. Locks protect state that devices share. The transport has
+ * no threads of its own: the connection that checks first reads asynchronous events.
  */
 #include "net/verbs/internal.h"
 
@@ -42,8 +42,8 @@ static unsigned least(unsigned a, unsigned b)
     return a < b ? a : b;
 }
 
-/* Our own tables: pages of their own, which fork's protection can mark without hitting anything else, and
- * writes in strict order, since they are read while others are on their way. */
+/* Make our tables, on pages of their own, which fork's protection can mark without touching other data.
+ * Writes to them are in strict order, since they are read while further writes are in flight. */
 static int make_tables(struct nb_verbs_comm *c, size_t bytes)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -67,7 +67,7 @@ static int make_tables(struct nb_verbs_comm *c, size_t bytes)
     return errno ? -errno : -EIO;
 }
 
-/* LID and MTU as they are now: subnet managers and administrators change them. */
+/* Read the current LID and MTU: subnet managers and administrators change them. */
 static int look_at_port(struct nb_verbs_comm *c)
 {
     struct ibv_port_attr a;
@@ -86,7 +86,7 @@ static int look_at_port(struct nb_verbs_comm *c)
 
 static int make_cq(struct nb_verbs_comm *c)
 {
-    /* Messages go over all queue pairs, what clears them over the first, and a flush over its own. */
+    /* Messages go over all queue pairs, grants over the first, and a flush over its own. */
     uint64_t want = (uint64_t)c->nqps * (c->is_send ? c->send_depth : c->recv_depth) +
                     2 * (uint64_t)(c->is_send ? c->recv_depth : c->send_depth);
     int cqe =
@@ -194,7 +194,7 @@ void nb_verbs_comm_fini(struct nb_verbs_comm *c)
         struct ibv_cq *cq;
         void *context;
 
-        /* Events that nobody has fetched would hold up the end of their queue. */
+        /* Unread events would hold up the destruction of their queue. */
         while (c->hca->api->get_cq_event(c->channel, &cq, &context) == 0)
             c->hca->api->ack_cq_events(cq, 1);
         c->hca->api->destroy_cq(c->cq);
@@ -221,7 +221,7 @@ static void tell(struct nb_verbs_comm *c, const struct nb_verbs_control *what)
     if (c->fd < 0 || c->eof)
         return;
     nb_verbs_control_put(b, what);
-    /* An idle socket always has room for this; when it has not, the peer has more to complain about. */
+    /* An idle socket always has room for this. One without room has a peer with greater trouble. */
     if (send(c->fd, b, sizeof(b), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         return;
 }
@@ -233,7 +233,7 @@ void nb_verbs_close(struct nb_verbs_comm *c, uint64_t count)
 
     if (!c->err)
         tell(c, &k);
-    /* Unread bytes would turn the end of the connection into a reset, which could overtake the goodbye. */
+    /* Unread bytes would turn the end of the connection into a reset, which could overtake the BYE. */
     while (c->fd >= 0 && recv(c->fd, b, sizeof(b), MSG_DONTWAIT) > 0)
         ;
 }

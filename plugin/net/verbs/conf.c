@@ -72,7 +72,7 @@ static int number(const char *name, long long min, long long max, long long *val
     return 0;
 }
 
-/* "10.1.0.0/16", "fd00::/8" */
+/* Parse "10.1.0.0/16" or "fd00::/8". */
 static int address_range(struct nb_verbs_conf *c)
 {
     const char *s = nb_env("NCCL_IB_ADDR_RANGE"), *slash;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How verbs connections are made, as in struct nb_net_ops. The two sides meet over TCP, with the TCP transport's handles, tokens and time
- * limits; then each tells the other its queue pairs. Nothing blocks: connect and accept do what can be done
- * now and are called again.
+ * How verbs connections are made, as in struct nb_net_ops. The two sides meet over TCP, with the TCP
+ * transport's handles, tokens and time limits. Then each side sends the other its queue pairs. No call
+ * blocks: connect and accept do all they can now, and the caller calls them again.
  *
  *     stage          ends when                                     then, connecting    then, accepting
  *     DIAL           there is a socket; queue pairs are made       SEND_META           -
@@ -12,9 +12,9 @@
  *     SEND_READY     CONTROL ready is written                      made                -
  *     RECEIVE_READY  CONTROL ready is read                         -                   made
  *
- * The connecting side begins with DIAL, the accepting one, which has a socket, with RECEIVE_META. Any stage
- * fails by an error of its step, by the peer's refusal, and when NIBBLE_CONNECT_TIMEOUT is over; who fails
- * sends a META with the reason (refuse), so that the peer need not wait.
+ * The connecting side begins with DIAL. The accepting side already has a socket and begins with RECEIVE_META.
+ * Any stage fails by an error of its step, by the peer's refusal, and when NIBBLE_CONNECT_TIMEOUT is over.
+ * The side that fails sends a META with the reason (refuse), so that the peer need not wait.
  */
 #include "net/verbs/internal.h"
 
@@ -28,9 +28,9 @@
 #include "base/log.h"
 #include "net/tcp/tcp.h"
 
-#define OOB_DEVICE 0 /* the TCP interface over which both sides meet, chosen as NCCL chooses it */
+#define OOB_DEVICE 0 /* the TCP interface over which both sides meet, chosen by NCCL's rules */
 
-/* A message on its way. */
+/* A message that is partly sent or received. */
 struct transfer {
     uint8_t buf[NB_VERBS_META_BYTES];
     size_t at, len;
@@ -42,7 +42,7 @@ enum stage { DIAL, SEND_META, RECEIVE_META, JOIN, SEND_READY, RECEIVE_READY };
 struct nb_verbs_connecting {
     struct nb_verbs *verbs;
     struct nb_verbs_connecting *next;
-    uint64_t id; /* connecting side: what the handle holds */
+    uint64_t id; /* connecting side: the number in the handle */
     struct nb_verbs_dev *dev;
     enum stage stage;
     bool is_send;
@@ -70,7 +70,8 @@ struct nb_verbs_listen {
 
 /* ---- transfers ---- */
 
-/* 1: all of it is sent; 0: call again; or a negative errno. */
+/* Send the rest of a message. Return 1 when all of it is sent, 0 when the caller must call again, or a
+ * negative errno. */
 static int transfer_out(int fd, struct transfer *t)
 {
     ssize_t n;
@@ -115,7 +116,7 @@ static void begin_transfer(struct nb_verbs_connecting *h, enum stage stage, size
 static void half_free(struct nb_verbs_connecting *h)
 {
     if (h->comm) {
-        h->comm->err = h->comm->err ? h->comm->err : -ECANCELED; /* no goodbye */
+        h->comm->err = h->comm->err ? h->comm->err : -ECANCELED; /* close without a BYE */
         if (h->is_send)
             nb_verbs_close_send(h->send);
         else
@@ -126,7 +127,7 @@ static void half_free(struct nb_verbs_connecting *h)
     free(h);
 }
 
-/* Tell the other side why there is no connection. */
+/* Send the other side the reason why there is no connection. */
 static void refuse(struct nb_verbs_connecting *h, int err, const char *reason)
 {
     struct nb_verbs_meta m = {.version = NB_VERBS_WIRE_VERSION, .error = -err};
@@ -139,7 +140,7 @@ static void refuse(struct nb_verbs_connecting *h, int err, const char *reason)
         return;
 }
 
-/* Makes this side's comm. */
+/* Make this side's comm. */
 static int make_comm(struct nb_verbs_connecting *h)
 {
     int rc = h->is_send ? nb_verbs_send_new(h->dev, h->qps, h->fd, &h->send)
@@ -161,7 +162,7 @@ static int put_meta(struct nb_verbs_connecting *h, int sl, int tc)
     return 0;
 }
 
-/* Understands the peer's META. */
+/* Parse and check the peer's META. */
 static int take_meta(struct nb_verbs_connecting *h)
 {
     struct nb_verbs_meta *m = &h->peer_meta;
@@ -193,7 +194,7 @@ static int take_meta(struct nb_verbs_connecting *h)
     return 0;
 }
 
-/* Queue pairs to ready. 1: all are; 0: call again. */
+/* Connect the queue pairs. Return 1 when all are ready, 0 when the caller must call again. */
 static int join(struct nb_verbs_connecting *h, int64_t now)
 {
     const struct nb_verbs_conf *conf = h->dev->hca->conf;
@@ -203,7 +204,7 @@ static int join(struct nb_verbs_connecting *h, int64_t now)
 
     if (now < h->retry_at)
         return 0;
-    /* Against the data flows what clears it, which may have a class of its own. */
+    /* Grants travel against the data and may have a traffic class of their own. */
     if (!h->is_send && conf->fifo_tc >= 0)
         tc = (uint8_t)conf->fifo_tc;
     for (; h->joined < total && !rc; h->joined += rc == 0) {
@@ -215,7 +216,7 @@ static int join(struct nb_verbs_connecting *h, int64_t now)
             rc = nb_verbs_qp_connect(c, h->recv->flush.qp, h->recv->flush.qp->qp_num, &c->meta, c->meta.tc);
     }
     if (rc == -EAGAIN) {
-        /* RoCE: the kernel is still asking for the peer's hardware address, or its link is not up yet. */
+        /* RoCE: the kernel is still asking for the peer's hardware address, or its link is still down. */
         if (h->retries++ < conf->mqp_retry_cnt) {
             h->retry_at = now + (int64_t)conf->mqp_retry_ms * h->retries;
             return 0;
@@ -317,7 +318,7 @@ static int dial(struct nb_verbs_connecting *h)
     return put_meta(h, sl, tc);
 }
 
-/* 1: made, 0: call again. */
+/* Advance a connect. Return 1 when the connection is made, 0 when the caller must call again. */
 static int connect_step(struct nb_verbs_connecting *h, int64_t now)
 {
     struct nb_verbs_control ready = {.kind = NB_VERBS_READY};
@@ -473,7 +474,7 @@ static int accept_step(struct nb_verbs_connecting *h, int64_t now)
         rc = join(h, now);
         if (rc <= 0)
             return rc;
-        /* Before the peer may send: its first messages must find their receive requests. */
+        /* Start receiving before the peer may send: its first messages must find their receive requests. */
         rc = nb_verbs_recv_start(h->recv);
         if (rc)
             return rc;
@@ -488,7 +489,7 @@ static int accept_step(struct nb_verbs_connecting *h, int64_t now)
     rc = transfer_in(h->fd, &h->io);
     if (rc <= 0)
         return rc;
-    /* A side that gives up says so with a META, whose first bytes then stand here. */
+    /* A side that gives up sends a META, whose first bytes then stand here. */
     if (nb_verbs_control_get(h->io.buf, &k) == 0 && k.kind == NB_VERBS_READY)
         return 1;
     NB_WARN("verbs: %s: %s (%s) could not connect its queue pairs, see its log", h->dev->name, h->peer,
@@ -547,8 +548,8 @@ int nb_verbs_accept(void *listen_comm, void **recv_comm)
             NB_WARN("verbs: %s: a connection from %s was not made after %.1f s: %s", l->dev->name, h->peer,
                     (double)(now - h->begun) / 1000, rc == -ECONNRESET ? "the peer hung up" : strerror(-rc));
             half_free(h);
-            /* A peer that has gone away will come again or be missed elsewhere; our own troubles will not
-             * pass. */
+            /* A peer that has gone away will come again, or other checks will miss it. Our own errors would
+             * recur. */
             if (rc == -ECONNRESET || rc == -EPIPE || rc == -ETIMEDOUT)
                 continue;
             return rc;

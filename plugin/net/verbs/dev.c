@@ -2,7 +2,8 @@
 /*
  * The verbs transport's state in one context: settings, adapters, their ports, connects in progress.
  *
- * Adapters and their ports: which ones are used, in which order, what they can do, and what they report.
+ * Adapters and their ports: which ones are used, in which order, their capabilities, and the properties they
+ * report.
  */
 #include "net/verbs/internal.h"
 
@@ -16,7 +17,7 @@
 #include "base/log.h"
 #include "base/params.h"
 
-/* What was seen and not used, for the one line that says why there is no device. */
+/* Unused devices and ports, for the one line that says why there is no device. */
 struct leftovers {
     int active, down, filtered, unreadable;
     char names[192]; /* of ports that are down or filtered out */
@@ -30,15 +31,16 @@ struct nb_verbs_dev *nb_verbs_device(struct nb_verbs *v, int dev)
     return NULL;
 }
 
-/* NCCL_IB_HCA lists exact names, of what all nodes have: then a port counts also while it is down, so that
- * all nodes report the same devices; connections over it fail, and say so. */
+/* Return whether NCCL_IB_HCA lists exact names, of ports that all nodes have. Then a port counts even while
+ * it is down, so that all nodes report the same devices. Connections over it fail and log why. */
 static bool hca_exact(const struct nb_verbs_conf *conf)
 {
     return conf->hca && conf->hca[0] == '=';
 }
 
-/* NCCL_IB_HCA: comma list of names or, without a leading =, prefixes, each perhaps with :port (what follows a
- * second colon names rails and planes, which are not used here); a leading ^ excludes. */
+/* Return whether NCCL_IB_HCA selects a port. It is a comma list of names or, without a leading =, prefixes,
+ * each perhaps with :port. A leading ^ excludes. The text behind a second colon names rails and planes, which
+ * nibble ignores. */
 static bool hca_wanted(const struct nb_verbs_conf *conf, const char *name, int port)
 {
     const char *p = conf->hca;
@@ -69,7 +71,7 @@ static bool hca_wanted(const struct nb_verbs_conf *conf, const char *name, int p
     return !any || hit != exclude;
 }
 
-/* ---- what a port can do ---- */
+/* ---- capabilities of a port ---- */
 
 static int lowest_bit(unsigned v, int max)
 {
@@ -100,7 +102,8 @@ static bool file_exists(const struct nb_verbs_api *api, const char *path)
     return api->read_sysfs(path, buf, sizeof(buf)) >= 0;
 }
 
-/* Can the adapter reach GPU memory, by a driver that knows the GPU's (peermem), or by DMA-BUF? */
+/* Return whether the adapter can reach GPU memory, by a driver that knows the GPU's (peermem), or by
+ * DMA-BUF. */
 static int mem_support(struct nb_verbs_hca *h)
 {
     int mem = NB_MEM_HOST;
@@ -115,7 +118,7 @@ static int mem_support(struct nb_verbs_hca *h)
         struct ibv_mr *mr;
 
         errno = 0;
-        /* A file that is none: what matters is the complaint. */
+        /* A bad file descriptor: the error code alone tells whether the driver knows DMA-BUF. */
         mr = h->api->reg_dmabuf_mr(pd, 0, 0, 0, -1, 0);
         if (mr)
             h->api->dereg_mr(mr);
@@ -146,7 +149,7 @@ static void pci_paths(struct nb_verbs_dev *d)
 
 /* ---- order ---- */
 
-/* Bus, device and function as a number, from the end of a path; UINT64_MAX without one. */
+/* Return bus, device and function at the end of a path as a number, UINT64_MAX without them. */
 static uint64_t pci_number(const char *path)
 {
     const char *p = strrchr(path, '/');
@@ -210,7 +213,7 @@ static void add_ports(struct nb_verbs *v, struct nb_verbs_hca *h, struct leftove
             continue;
         }
         if (a.link_layer == IBV_LINK_LAYER_UNSPECIFIED)
-            a.link_layer = IBV_LINK_LAYER_INFINIBAND; /* what kernels before RoCE said */
+            a.link_layer = IBV_LINK_LAYER_INFINIBAND; /* as reported by kernels before RoCE */
         if (a.link_layer != IBV_LINK_LAYER_INFINIBAND && a.link_layer != IBV_LINK_LAYER_ETHERNET)
             continue;
         if (!hca_wanted(h->conf, h->name, port)) {
@@ -319,7 +322,7 @@ int nb_verbs_devices_open(struct nb_verbs *v, char *why, size_t cap, bool *misfi
     v->api = nb_verbs_api_open(why, cap);
     if (!v->api)
         return -ENODEV;
-    /* Before anything is registered: a child of fork must not take registered pages with it. */
+    /* Before the first registration: a child of fork must not inherit registered pages. */
     rc = v->api->fork_init();
     if (rc)
         NB_INFO(NCCL_INIT | NCCL_NET, "verbs: no protection against fork: %s", strerror(rc > 0 ? rc : errno));
@@ -383,7 +386,7 @@ void nb_verbs_pd_put(struct nb_verbs_hca *h)
 {
     pthread_mutex_lock(&h->lock);
     if (--h->pd_refs == 0) {
-        /* What nobody took back before its last comm closed. */
+        /* Registrations that were left when the last comm closed. */
         while (h->nmr > 0) {
             struct nb_verbs_mr *m = h->mr[--h->nmr];
 

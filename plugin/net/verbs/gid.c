@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which of a port's GIDs a connection uses. NCCL's rules, so that what its users have set up keeps working:
- * InfiniBand: the one at NCCL_IB_ROUTABLE_FLID_GID_INDEX when it carries a routable LID (FLID), else index 0.
- * RoCE: NCCL_IB_GID_INDEX if set. Else, from index 0 on, a later one wins when it is of the wanted address
- * family and in the wanted range while the best so far is of another family, or when it is a configured,
- * routable address of that family and range whose RoCE version is the wanted one and the best so far has
- * another version or is no such address.
+ * The choice of a port's GID for a connection, by NCCL's rules, so that existing settings keep working.
+ *
+ * InfiniBand: the GID at NCCL_IB_ROUTABLE_FLID_GID_INDEX when it carries a routable LID (FLID), else index 0.
+ *
+ * RoCE: NCCL_IB_GID_INDEX if set. Otherwise go through the table from index 0 on. A later GID wins in two
+ * cases. Either it is of the wanted address family and in the wanted range while the best so far is of
+ * another family. Or it is a configured, routable address of that family and range whose RoCE version is the
+ * wanted one, while the best so far has another version or is no such address.
  */
 #include "net/verbs/internal.h"
 
@@ -52,7 +54,7 @@ static bool in_range(const struct nb_verbs_conf *conf, const union ibv_gid *g)
     return true;
 }
 
-/* Neither empty nor link-local. */
+/* Return whether the address is configured and not link-local. */
 static bool routable(const union ibv_gid *g)
 {
     static const uint8_t link_local[8] = {0xfe, 0x80};
@@ -60,7 +62,8 @@ static bool routable(const union ibv_gid *g)
     return !all_zero(g->raw, 16) && memcmp(g->raw, link_local, 8) != 0;
 }
 
-/* 1, 2, or 0 when the kernel does not tell (in containers it may refuse indices that are not theirs). */
+/* Return 1 or 2, or 0 when the kernel does not report the version. In a container the kernel may refuse other
+ * containers' indices. */
 static int roce_version(const struct nb_verbs_dev *d, int index)
 {
     char path[160], text[32];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to this folder: adapters, connections, and what travels on them. */
+/* Private to this folder: adapters, connections, and their messages. */
 #ifndef NIBBLE_NET_VERBS_INTERNAL_H
 #define NIBBLE_NET_VERBS_INTERNAL_H
 
@@ -22,11 +22,11 @@ struct nb_verbs_connecting;
 /* ---- text.c: texts --------------------------------------------------------------------------------------- */
 
 const char *nb_verbs_status_name(enum ibv_wc_status status);
-/* What usually causes it and what to look at. */
+/* Return the usual cause of a status and where to look. */
 const char *nb_verbs_status_hint(enum ibv_wc_status status);
-/* The negative errno that stands for it. */
+/* Return the negative errno for a status. */
 int nb_verbs_status_errno(enum ibv_wc_status status);
-/* Is it this side's own doing? Else the peer may know more. */
+/* Return whether this side has caused the status. Otherwise the peer may know more. */
 bool nb_verbs_status_local(enum ibv_wc_status status);
 const char *nb_verbs_event_name(enum ibv_event_type type);
 const char *nb_verbs_link_name(int link_layer);
@@ -35,7 +35,7 @@ const char *nb_verbs_link_name(int link_layer);
 
 #define NB_VERBS_WIRE_VERSION 1
 #define NB_VERBS_MAX_QPS 128
-#define NB_VERBS_SLOTS 256 /* receives (grouped ones count once) under way on a connection */
+#define NB_VERBS_SLOTS 256 /* grants in flight on a connection, each for one receive or a group */
 
 /*
  * META, 0 magic u32, 4 version u32, 8 error i32 (0, or an errno: no connection, for the reason at 96), 12
@@ -61,12 +61,12 @@ struct nb_verbs_meta {
 };
 
 void nb_verbs_meta_put(uint8_t bytes[NB_VERBS_META_BYTES], const struct nb_verbs_meta *m);
-/* 0; -EINVAL: not a META; -EPROTO: of another version (only that is filled in); -EBADMSG: fields that cannot
- * be. */
+/* Parse a META. Return 0, -EINVAL for other bytes, -EPROTO for another version (only the version is filled
+ * in), or -EBADMSG for impossible fields. */
 int nb_verbs_meta_get(const uint8_t bytes[NB_VERBS_META_BYTES], struct nb_verbs_meta *m);
 
 /* CONTROL: 0 magic u32, 4 kind u16, 6 zero u16, 8 error i32 (an errno, in ERROR only), 12 zero u32, 16 count
- * u64, 24 reason char[104]. count, in BYE: messages that this side knows to be complete. */
+ * u64, 24 reason char[104]. count, in BYE: number of messages that this side knows to be complete. */
 #define NB_VERBS_CONTROL_BYTES 128
 
 enum nb_verbs_control_kind { NB_VERBS_READY = 1, NB_VERBS_BYE = 2, NB_VERBS_ERROR = 3 };
@@ -79,11 +79,11 @@ struct nb_verbs_control {
 };
 
 void nb_verbs_control_put(uint8_t bytes[NB_VERBS_CONTROL_BYTES], const struct nb_verbs_control *c);
-/* 0 or -EPROTO. */
+/* Parse a CONTROL message. Return 0 or -EPROTO. */
 int nb_verbs_control_get(const uint8_t bytes[NB_VERBS_CONTROL_BYTES], struct nb_verbs_control *c);
 
-/* A slot of the clear-to-send table: 0 seq u32, 4 n u32, 8 zero u64, then n times 0 address u64, 8 size u64,
- * 16 rkey u32, 20 tag i32. */
+/* A grant, that is an entry of the clear-to-send table: 0 seq u32, 4 n u32, 8 zero u64, then n times 0
+ * address u64, 8 size u64, 16 rkey u32, 20 tag i32. */
 #define NB_VERBS_SLOT_BYTES 256
 #define NB_VERBS_ENTRY_BYTES 24
 #define NB_VERBS_SLOT_USED(n) (16 + (size_t)(n)*NB_VERBS_ENTRY_BYTES)
@@ -100,11 +100,12 @@ struct nb_verbs_cts {
 };
 
 void nb_verbs_cts_put(uint8_t *slot, const struct nb_verbs_cts *c);
-/* 0 or -EPROTO. */
+/* Parse a grant. Return 0 or -EPROTO. */
 int nb_verbs_cts_get(const uint8_t *slot, struct nb_verbs_cts *c);
 
-/* Immediates, in host order. Of a slot: 0..7 slot, 8..31 seq. Of a piece: 0..7 slot, 8..10 entry, 11..17
- * pieces of the message less one, 18 its length is in the table, 19..31 seq. */
+/* Immediates, in host order. Of a grant: bits 0..7 its place in the table, 8..31 seq. Of a piece: 0..7 place
+ * of the grant, 8..10 entry, 11..17 pieces of the message less one, 18 its length is in the table, 19..31
+ * seq. */
 #define NB_VERBS_CTS_SEQ_MASK 0xffffffu
 #define NB_VERBS_DATA_SEQ_MASK 0x1fffu
 
@@ -152,16 +153,17 @@ struct nb_verbs_conf {
     int connect_ms;                                 /* NIBBLE_CONNECT_TIMEOUT */
 };
 
-/* Fills *conf; 0, or -EINVAL after a WARN that names variable and value. */
+/* Fill *conf. Return 0, or -EINVAL after a WARN line that names variable and value. */
 int nb_verbs_conf_read(const struct nb_params *params, struct nb_verbs_conf *conf);
 
 /* ---- dev.c: adapters ------------------------------------------------------------------------------------- */
 
 #define NB_VERBS_MAX_WRITE (1u << 30) /* bytes of one work request; ports may allow less */
-/* Parts of a message, one for each queue pair, start at multiples: NCCL's LL128 protocol relies on it. */
+/* Parts of a message, one for each queue pair, start at multiples of this: NCCL's LL128 protocol relies on
+ * it. */
 #define NB_VERBS_CHUNK_ALIGN 128
 
-/* A registration, of the adapter's cache. */
+/* A registration in the adapter's cache. */
 struct nb_verbs_mr {
     struct ibv_mr *mr;
     struct nb_verbs_hca *hca;
@@ -182,7 +184,7 @@ struct nb_verbs_hca {
     struct ibv_device_attr attr;
     char name[64];
     atomic_bool fatal;           /* the adapter is lost */
-    pthread_mutex_t lock;        /* of what follows */
+    pthread_mutex_t lock;        /* of the fields below */
     struct nb_verbs_comm *comms; /* all of them, for asynchronous events */
     struct ibv_pd *pd;           /* while there are comms */
     int pd_refs;
@@ -195,7 +197,7 @@ struct nb_verbs_dev {
     struct nb_verbs_hca *hca;
     char name[64]; /* "mlx5_0"; "mlx5_0:2" for other ports than the first */
     int port;
-    int real_port; /* ports of the same card before this one */
+    int real_port; /* number of ports of the same card before this one */
     struct ibv_port_attr attr;
     int speed_mbps;
     char pci_path[256], full_path[256];
@@ -210,59 +212,61 @@ struct nb_verbs {
     struct nb_verbs_conf conf;
     const struct nb_verbs_api *api;
     const struct nb_clock *clock; /* the context's */
-    struct nb_net *tcp;           /* over which connections are made: the TCP transport, of this one's own */
+    struct nb_net *tcp;           /* the TCP transport over which connections are made, owned by this one */
     struct nb_verbs_hca *hcas;
     int ndevs;
     struct nb_verbs_dev dev[NB_NET_MAX_DEVS];
-    pthread_mutex_t lock;                   /* of what follows */
+    pthread_mutex_t lock;                   /* of the fields below */
     struct nb_verbs_connecting *connecting; /* connects in progress */
-    uint64_t last_id;                       /* of those; the handle of each holds its number */
+    uint64_t last_id;                       /* number of the last connect; a handle holds that of its
+                                               connect */
 };
 
-/* Opens the library and all adapters that pass the filters, as v->conf has them. 0, or a negative errno with
- * the reason in `why` (one line, no WARN): -ENODEV when nothing usable is there. *misfit: there is an
- * adapter, but none can be used. */
+/* Open the library and all adapters that pass the filters of v->conf. Return 0, or a negative errno with the
+ * reason in `why` (one line, no WARN): -ENODEV when there is no usable adapter. *misfit: there are adapters,
+ * but all are unusable. */
 int nb_verbs_devices_open(struct nb_verbs *v, char *why, size_t cap, bool *misfit);
 void nb_verbs_devices_close(struct nb_verbs *v);
-/* NULL with a WARN when `dev` is out of range. */
+/* Return the device, or NULL with a WARN line when `dev` is out of range. */
 struct nb_verbs_dev *nb_verbs_device(struct nb_verbs *v, int dev);
 
-/* The adapter's protection domain, made by the first user and gone with the last. NULL: errno in *err. */
+/* Return the adapter's protection domain. The first user makes it, the last one frees it. NULL: errno in
+ * *err. */
 struct ibv_pd *nb_verbs_pd_get(struct nb_verbs_hca *hca, int *err);
 void nb_verbs_pd_put(struct nb_verbs_hca *hca);
 
 /* ---- gid.c: addresses ------------------------------------------------------------------------------------ */
 
-/* Index of the GID to use on this port, by NCCL's rules. 0 or a negative errno after a WARN line. */
+/* Choose the GID of this port by NCCL's rules. Return 0, or a negative errno after a WARN line. */
 int nb_verbs_gid_choose(const struct nb_verbs_dev *dev, int *index, union ibv_gid *gid);
-/* "fe80::1" into buf of INET6_ADDRSTRLEN bytes. */
+/* Write a GID like "fe80::1" into buf of INET6_ADDRSTRLEN bytes. */
 void nb_verbs_gid_name(const uint8_t raw[16], char *buf);
 
 /* ---- comm.c: a connection -------------------------------------------------------------------------------- */
 
 #define NB_VERBS_REQ_MAX 1024 /* requests of a connection before isend and irecv answer "later" */
-/* Receives in flight, each of a group counted: 32 requests of 8, as NCCL's limit. */
+/* Receives in flight, each of a group counted: 32 requests of 8, NCCL's limit. */
 #define NB_VERBS_RECV_DEPTH 256
 #define NB_VERBS_SEND_DEPTH 512
 
 /* Room in a queue pair's send queue. */
 struct nb_verbs_qp {
     struct ibv_qp *qp;
-    unsigned free;       /* places in the send queue */
-    unsigned unsignaled; /* work requests posted since the last that will report */
-    unsigned owed;       /* receive work requests consumed and not yet posted again */
+    unsigned free;       /* free places in the send queue */
+    unsigned unsignaled; /* work requests posted since the last one that reports */
+    unsigned owed;       /* receive work requests that were consumed and must be posted again */
 };
 
-/* What a direction does with what progress finds. */
+/* Functions by which a direction handles the findings of progress. */
 struct nb_verbs_direction {
-    /* A work request has succeeded. */
+    /* Handle a work request that has succeeded. */
     void (*completion)(struct nb_verbs_comm *c, const struct ibv_wc *wc);
-    /* Post what has become possible; NULL: nothing waits for room. */
+    /* Post all that has become possible. NULL: this direction never waits for room. */
     void (*push)(struct nb_verbs_comm *c);
-    /* Whether there are requests that only the peer can complete. */
+    /* Return whether there are requests that only the peer can complete. */
     bool (*needs_peer)(const struct nb_verbs_comm *c);
-    /* The peer has received all messages: their requests are done although nothing acknowledged them. NULL:
-     * receiving. */
+    /* Complete the requests of all messages: the peer has received them although their acknowledgements are
+     * missing. NULL: receiving. */
     void (*all_received)(struct nb_verbs_comm *c);
 };
 
@@ -279,7 +283,7 @@ struct nb_verbs_comm {
     bool armed; /* the next completion makes the channel readable */
     bool have_pd;
     int nqps;
-    unsigned send_depth, recv_depth; /* of the queue pairs that send, or receive, more than nothing */
+    unsigned send_depth, recv_depth; /* of the queue pairs that send, or receive, messages */
     struct nb_verbs_qp *qp;
     const struct ibv_qp *flush_qp; /* receiving: the queue pair of flushes; NULL: none */
     uint8_t *mem;                  /* our part of the tables, registered by mem_mr */
@@ -291,14 +295,14 @@ struct nb_verbs_comm {
     int fd; /* the socket to the peer; -1 when closed */
     uint8_t heard[NB_VERBS_CONTROL_BYTES];
     unsigned heard_bytes;
-    bool eof, bye; /* the peer has closed; in order */
+    bool eof, bye; /* the peer has closed; it has closed in order */
     uint64_t bye_count;
     int64_t eof_ms;
     int unfinished, done_untested; /* requests in these states */
     uint64_t messages;             /* send: given to the queue pairs; receive: complete */
     uint64_t wire;
     int64_t checked_ms; /* when the slow checks were last made */
-    bool failing;       /* a work request has failed; the peer may still tell why */
+    bool failing;       /* a work request has failed; the peer may still send the reason */
     int64_t failing_ms;
     struct ibv_wc failing_wc;
     char peer[64], local[64];
@@ -306,34 +310,35 @@ struct nb_verbs_comm {
     const struct nb_verbs_direction *direction;
 };
 
-/* Work request ids: 0..19 request, 20..39 places in the send queue that its completion frees, 40..47 queue
- * pair. */
+/* Work request ids: bits 0..19 request, 20..39 places in the send queue that its completion frees, 40..47
+ * queue pair. */
 #define NB_VERBS_WR_ID(req, places, qp) ((uint64_t)(req) | (uint64_t)(places) << 20 | (uint64_t)(qp) << 40)
 #define NB_VERBS_WR_REQ(id) ((unsigned)((id)&0xfffff))
 #define NB_VERBS_WR_PLACES(id) ((unsigned)((id) >> 20 & 0xfffff))
 #define NB_VERBS_WR_QP(id) ((unsigned)((id) >> 40 & 0xff))
 
-/* Fields of a new connection that has the socket `fd`: completion queue, queue pairs in INIT, memory of
- * `mem_bytes`, requests of `req_size` bytes, `meta`. 0, or a negative errno after a WARN line;
- * nb_verbs_comm_fini undoes what was done in either case. */
+/* Set the fields of a new connection that has the socket `fd`: completion queue, queue pairs in INIT, memory
+ * of `mem_bytes`, requests of `req_size` bytes, `meta`. Return 0, or a negative errno after a WARN line. In
+ * either case nb_verbs_comm_fini undoes the work. */
 int nb_verbs_comm_init(struct nb_verbs_comm *c, struct nb_verbs_dev *dev,
                        const struct nb_verbs_direction *direction, bool is_send, int nqps, int fd,
                        size_t mem_bytes, size_t req_size);
 void nb_verbs_comm_fini(struct nb_verbs_comm *c);
-/* The connection can get asynchronous events from here on. */
+/* Let the connection get asynchronous events from here on. */
 void nb_verbs_comm_enlist(struct nb_verbs_comm *c);
 
-/* The connection's first error: logs it with both ends' names and tells the peer. Later ones are dropped. */
+/* Record the connection's first error: log it with both ends' names and send it to the peer. Drop later
+ * errors. */
 void nb_verbs_fail(struct nb_verbs_comm *c, int err, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* Posts to a queue pair; on an error the connection has failed. `places` are taken from its send queue. */
+/* Post to a queue pair, and take `places` from its send queue. On an error the connection has failed. */
 int nb_verbs_post(struct nb_verbs_comm *c, struct nb_verbs_qp *q, struct ibv_send_wr *wr, unsigned places);
-/* Keeps each queue pair's receive queue at its depth: posts what is owed. */
+/* Keep each queue pair's receive queue at its depth: post the owed receive work requests. */
 void nb_verbs_repost(struct nb_verbs_comm *c);
-/* Graceful shutdown: tells the peer the number of messages known to be complete. */
+/* Shut down in order: send the peer the number of messages known to be complete. */
 void nb_verbs_close(struct nb_verbs_comm *c, uint64_t count);
 
-/* A request is complete. */
+/* Mark a request complete. */
 static inline void nb_verbs_done(struct nb_verbs_comm *c, struct nb_net_req *r)
 {
     r->done = true;
@@ -341,7 +346,7 @@ static inline void nb_verbs_done(struct nb_verbs_comm *c, struct nb_net_req *r)
     c->done_untested++;
 }
 
-/* A complete one has been tested: it is free again. */
+/* Free a complete request that has been tested. */
 static inline void nb_verbs_tested(struct nb_verbs_comm *c, struct nb_net_req *r)
 {
     c->done_untested--;
@@ -350,11 +355,11 @@ static inline void nb_verbs_tested(struct nb_verbs_comm *c, struct nb_net_req *r
 
 /* ---- qp.c: queue pairs ----------------------------------------------------------------------------------- */
 
-/* A queue pair in INIT. NULL: errno in *err. */
+/* Make a queue pair in INIT. NULL: errno in *err. */
 struct ibv_qp *nb_verbs_qp_new(struct nb_verbs_comm *c, unsigned send_depth, unsigned recv_depth, int access,
                                int *err);
-/* From INIT to ready, towards the queue pair `qpn` of `peer`. 0, -EAGAIN (try again: the peer's hardware
- * address is not known yet), or another negative errno. */
+/* Take a queue pair from INIT to ready, towards the queue pair `qpn` of `peer`. Return 0, -EAGAIN (try again:
+ * the peer's hardware address is still unknown), or another negative errno. */
 int nb_verbs_qp_connect(struct nb_verbs_comm *c, struct ibv_qp *qp, uint32_t qpn,
                         const struct nb_verbs_meta *peer, uint8_t traffic_class);
 
@@ -367,10 +372,11 @@ int nb_verbs_dereg_mr(void *comm, void *mhandle);
 
 /* ---- progress.c: completions ----------------------------------------------------------------------------- */
 
-/* Take completions, read the socket and asynchronous events now and then. True when something moved. */
+/* Take completions, and read the socket and asynchronous events now and then. Return true when something
+ * moved. */
 bool nb_verbs_progress(struct nb_verbs_comm *c);
-/* Before a request is queued: 0, or the error that the connection has, or -ECONNRESET when the peer has
- * closed. */
+/* Check the connection before a request is queued. Return 0, the connection's error, or -ECONNRESET when the
+ * peer has closed. */
 int nb_verbs_check(struct nb_verbs_comm *c);
 /* As in struct nb_net_ops. */
 int nb_verbs_poll_fds(void *comm, int is_send, struct pollfd *fds, int max);
@@ -384,33 +390,33 @@ struct nb_verbs_sreq {
     size_t size;
     uint32_t lkey;
     int32_t tag;
-    int left; /* pieces posted and not complete */
+    int left; /* pieces posted and incomplete */
     bool posted;
 };
 
-/* A slot that the receiver has opened. */
+/* A grant that the receiver has written. */
 struct nb_verbs_open {
     struct nb_verbs_cts cts;
     unsigned taken; /* bits of entries that have their message */
-    int16_t next;   /* in the list of open slots, oldest first; -1: last */
+    int16_t next;   /* in the list of open grants, oldest first; -1: last */
 };
 
 struct nb_verbs_send {
     struct nb_verbs_comm c;
-    struct nb_verbs_sreq *queue, **queue_end; /* without a receive so far */
-    int first, last;                          /* open slots; -1: none */
+    struct nb_verbs_sreq *queue, **queue_end; /* messages without a receive so far */
+    int first, last;                          /* open grants; -1: the list is empty */
     uint64_t completed;                       /* messages acknowledged */
-    uint32_t cts_seq;                         /* of the next slot */
+    uint32_t cts_seq;                         /* of the next grant */
     unsigned next_qp;
     bool retry;      /* queued sends may find room or a receive now */
     uint64_t *sizes; /* lengths for the receiver's table, by request, in c.mem */
     struct nb_verbs_open open[NB_VERBS_SLOTS];
 };
 
-/* In INIT, with the socket `fd`. 0, or a negative errno after a WARN line; *out is to be closed in either
- * case, unless it is NULL. */
+/* Make a sending connection in INIT, with the socket `fd`. Return 0, or a negative errno after a WARN line.
+ * In either case the caller closes *out unless it is NULL. */
 int nb_verbs_send_new(struct nb_verbs_dev *dev, int nqps, int fd, struct nb_verbs_send **out);
-/* The peer is known and the queue pairs are ready. */
+/* Begin to send: the peer is known and the queue pairs are ready. */
 void nb_verbs_send_start(struct nb_verbs_send *s);
 
 /* As in struct nb_net_ops. */
@@ -421,7 +427,7 @@ int nb_verbs_close_send(void *send_comm);
 
 struct nb_verbs_rreq {
     struct nb_net_req head;
-    int n, left; /* receives; receives not complete. Of a flush: 0 */
+    int n, left; /* receives; incomplete receives. Of a flush: 0 */
     size_t size[NB_NET_MAX_RECVS];
 };
 
@@ -430,28 +436,29 @@ struct nb_verbs_slot {
     uint32_t seq;
     struct {
         size_t cap, got;
-        unsigned pieces; /* seen */
+        unsigned pieces; /* pieces seen */
     } entry[NB_NET_MAX_RECVS];
 };
 
 struct nb_verbs_recv {
     struct nb_verbs_comm c;
-    unsigned outstanding;       /* receives cleared and not complete */
-    unsigned limit;             /* of those */
-    unsigned nslots, slots_out; /* slots that may be and that are in use */
+    unsigned outstanding;       /* receives granted and incomplete */
+    unsigned limit;             /* most outstanding receives */
+    unsigned nslots, slots_out; /* most grants; grants in use */
     unsigned nfree;
     uint8_t free_slot[NB_VERBS_SLOTS];
     uint32_t seq;
-    struct nb_verbs_qp flush; /* a queue pair connected to itself; qp NULL: no flush needed */
+    struct nb_verbs_qp flush; /* a queue pair connected to itself; qp NULL: flushes are unnecessary */
     uint8_t *slots;           /* sources of the writes into the sender's table, in c.mem */
     uint64_t *sizes;          /* the table of lengths, in c.mem */
-    uint8_t *flush_to;        /* where the flush reads a byte to, in c.mem */
+    uint8_t *flush_to;        /* destination of the byte that a flush reads, in c.mem */
     struct nb_verbs_slot slot[NB_VERBS_SLOTS];
 };
 
 /* As nb_verbs_send_new. */
 int nb_verbs_recv_new(struct nb_verbs_dev *dev, int nqps, int fd, struct nb_verbs_recv **out);
-/* The peer is known and the queue pairs are ready. 0 or a negative errno after a WARN line. */
+/* Begin to receive: the peer is known and the queue pairs are ready. Return 0, or a negative errno after a
+ * WARN line. */
 int nb_verbs_recv_start(struct nb_verbs_recv *r);
 
 /* As in struct nb_net_ops. */
@@ -470,7 +477,7 @@ int nb_verbs_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg *
 int nb_verbs_accept(void *listen_comm, void **recv_comm);
 int nb_verbs_close_listen(void *listen_comm);
 void nb_verbs_abandon(struct nb_net *net, void *handle);
-/* Free the state of connects that nobody called again (the transport is shutting down). */
+/* Free the state of abandoned connects while the transport shuts down. */
 void nb_verbs_abandon_all(struct nb_verbs *v);
 
 #endif

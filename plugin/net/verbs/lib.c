@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens libibverbs and fills the table of its functions, each in the version whose arguments the headers
- * describe.
+ * Opens libibverbs and fills the table of its functions. Each function has the version whose arguments the
+ * headers describe.
  */
 #include "net/verbs/api.h"
 
@@ -22,7 +22,7 @@ const char *nb_verbs_lib_names[2] = {"libibverbs.so", "libibverbs.so.1"};
 static const struct nb_verbs_api *replacement;
 static struct nb_verbs_api lib;
 static void *lib_handle;
-/* The function behind the name ibv_query_port knows only the first fields of its result. */
+/* The function behind the name ibv_query_port. It fills only the first fields of its result. */
 static int (*old_query_port)(struct ibv_context *context, uint8_t port, struct _compat_ibv_port_attr *attr);
 
 static int query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr)
@@ -103,7 +103,7 @@ static const struct {
     OPTIONAL(query_port_speed, "IBVERBS_1.16"),
 };
 
-/* Some functions have carried their first version's name all along. */
+/* Find a function. Some functions still carry their first version's name. */
 static void *find(void *handle, const char *name, const char *version, int optional)
 {
     void *f = dlvsym(handle, name, version);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory registrations, as in struct nb_net_ops: one for each range of pages of an adapter, counted, so that the same buffer on many
- * connections costs one entry in the adapter's tables.
+ * Memory registrations, as in struct nb_net_ops. An adapter has one for each range of pages, with a count of
+ * users, so that the same buffer on many connections costs one entry in the adapter's tables.
  */
 #include "net/verbs/internal.h"
 
@@ -18,8 +18,8 @@ static struct ibv_mr *register_pages(const struct nb_verbs_hca *h, uintptr_t add
     unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
     bool relaxed = h->conf->relaxed_ordering && h->api->reg_mr_iova2;
 
-    /* Writes of a message may pass each other on the PCI bus: nobody looks at the memory before the
-     * completion, which the adapter never lets pass them. */
+    /* Writes of a message may overtake each other on the PCI bus: the memory is read only after the
+     * completion, and the adapter never lets the completion overtake the writes. */
     if (relaxed)
         access |= IBV_ACCESS_RELAXED_ORDERING;
     errno = 0;
@@ -30,7 +30,7 @@ static struct ibv_mr *register_pages(const struct nb_verbs_hca *h, uintptr_t add
     return h->api->reg_mr(h->pd, (void *)addr, bytes, (int)access);
 }
 
-/* Position of the first registration that begins behind `addr`. */
+/* Return the position of the first registration that begins behind `addr`. */
 static int upper(const struct nb_verbs_hca *h, uintptr_t addr)
 {
     int lo = 0, hi = h->nmr;
@@ -46,8 +46,8 @@ static int upper(const struct nb_verbs_hca *h, uintptr_t addr)
     return lo;
 }
 
-/* One that covers the range. Ranges may overlap, so one that begins earlier may, too: but such are rare, and
- * another registration of the same pages does no harm. */
+/* Return a registration that covers the range. Ranges may overlap, so one that begins earlier may cover it,
+ * too. Such cases are rare, and another registration of the same pages does no harm. */
 static struct nb_verbs_mr *lookup(const struct nb_verbs_hca *h, uintptr_t addr, size_t bytes,
                                   enum nb_mem type, bool dmabuf)
 {

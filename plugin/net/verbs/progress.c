@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What moves a verbs connection forward, and what its owner may sleep on. One thread at a time. */
+/* Functions that move a verbs connection forward, and the descriptors that its owner may sleep on. One thread
+ * at a time. */
 #include "net/verbs/internal.h"
 
 #include <arpa/inet.h>
@@ -10,14 +11,14 @@
 #include "base/log.h"
 
 #define WC_BATCH 16
-/* A work request that fails because of the peer: how long the peer's own word about it is waited for. */
+/* How long to wait for the peer's own reason after a work request has failed because of the peer. */
 #define LAST_WORDS_MS 100
-/* A peer that has closed in order: how long its last messages may still be on their way. */
+/* How long the last messages of a peer that has closed in order may still be in flight. */
 #define LAST_DATA_MS 1000
 
 /* ---- the socket to the peer ---- */
 
-/* Reads the socket to the peer. */
+/* Read the socket to the peer. */
 static void read_socket(struct nb_verbs_comm *c, int64_t now)
 {
     struct nb_verbs_control k;
@@ -47,7 +48,7 @@ static void read_socket(struct nb_verbs_comm *c, int64_t now)
             return;
         }
         if (k.kind == NB_VERBS_BYE) {
-            /* The last word. The socket may stay open for a while. */
+            /* The peer's last message. The socket may stay open for a while. */
             c->bye = c->eof = true;
             c->bye_count = k.count;
             c->eof_ms = now;
@@ -76,8 +77,8 @@ static void bad_wc(struct nb_verbs_comm *c, const struct ibv_wc *wc, int64_t now
 {
     if (c->err || c->failing)
         return;
-    /* A peer that closes, or fails, takes its queue pairs away: what it says on its socket is the cause, and
-     * this only the consequence. */
+    /* A peer that closes or fails takes its queue pairs away. Its message on the socket then names the cause,
+     * and this completion is only the consequence. */
     if (nb_verbs_status_local(wc->status)) {
         fail_wc(c, wc);
         return;
@@ -87,7 +88,7 @@ static void bad_wc(struct nb_verbs_comm *c, const struct ibv_wc *wc, int64_t now
     c->failing_wc = *wc;
 }
 
-/* The peer has closed, and all that it sent before has been taken. */
+/* Handle a peer that has closed. All its earlier completions have been taken. */
 static void closed_by_peer(struct nb_verbs_comm *c, int64_t now)
 {
     if (c->bye && c->bye_count >= c->messages && c->direction->all_received)
@@ -123,7 +124,7 @@ int nb_verbs_check(struct nb_verbs_comm *c)
 
 /* ---- asynchronous events ---- */
 
-/* The connection whose queue pair or completion queue this is. */
+/* Return the connection that has this queue pair or completion queue. */
 static struct nb_verbs_comm *find_comm(struct nb_verbs_hca *h, const struct ibv_qp *qp,
                                        const struct ibv_cq *cq)
 {
@@ -167,13 +168,13 @@ static void handle_event(struct nb_verbs_hca *h, const struct ibv_async_event *e
                 c ? ", ignored (NCCL_IB_RETURN_ASYNC_EVENTS=0)" : " of no connection");
 }
 
-/* Reads asynchronous events that are there, without waiting; logs them and marks the connections they are
- * about. */
+/* Read the available asynchronous events, without waiting. Log them and mark the connections that they
+ * concern. */
 static void read_events(struct nb_verbs_hca *h)
 {
     struct ibv_async_event e;
 
-    /* Whoever holds the lock reads them. */
+    /* The holder of the lock reads them. */
     if (pthread_mutex_trylock(&h->lock) != 0)
         return;
     while (h->api->get_async_event(h->context, &e) == 0) {
@@ -213,7 +214,7 @@ static bool take_completions(struct nb_verbs_comm *c, int64_t *now)
     return moved;
 }
 
-/* What is read only now and then. */
+/* Read the sources that are read only now and then. */
 static void slow_checks(struct nb_verbs_comm *c, int64_t now)
 {
     c->checked_ms = now;
@@ -236,7 +237,7 @@ bool nb_verbs_progress(struct nb_verbs_comm *c)
     if (moved || c->err)
         return moved;
     now = nb_clock_ms(c->hca->clock);
-    /* Here the completions have been looked at once more since the end was seen. */
+    /* By now the completions have been taken once more since the end was seen. */
     if (c->eof)
         closed_by_peer(c, now);
     if (!c->err && now != c->checked_ms)
@@ -274,7 +275,8 @@ int nb_verbs_poll_fds(void *comm, int is_send, struct pollfd *fds, int max)
         }
         c->armed = true;
     }
-    /* What came before the arming makes nothing readable, and the socket may have spoken: look once more. */
+    /* Completions before the arming leave the channel unreadable, and the socket may have a message: check
+     * once more. */
     c->checked_ms = 0;
     nb_verbs_progress(c);
     if (c->eof && !c->err)
@@ -283,7 +285,7 @@ int nb_verbs_poll_fds(void *comm, int is_send, struct pollfd *fds, int max)
         return -1;
     if (c->unfinished == 0)
         return 0;
-    /* Waiting for the last data, or the last words, of a peer has an end. */
+    /* The wait for the last data or the last message of a peer is limited. */
     if (c->eof || c->failing)
         return -1;
     fds[n++] = (struct pollfd){.fd = c->channel->fd, .events = POLLIN};

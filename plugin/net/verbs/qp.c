@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queue pairs: how they are made, and the attributes of their way from INIT to ready, as NCCL sets them.
+ * Queue pairs: how they are made, and the attributes of their way from INIT to ready, with NCCL's values.
  */
 #include "net/verbs/internal.h"
 
@@ -22,7 +22,7 @@ struct ibv_qp *nb_verbs_qp_new(struct nb_verbs_comm *c, unsigned send_depth, uns
     struct ibv_qp *qp;
     int rc;
 
-    /* Only what clears a receive is small enough to travel inside its work request. */
+    /* Only grants are small enough to travel inside their work request. */
     if (c->hca->conf->use_inline && !c->is_send)
         init.cap.max_inline_data = NB_VERBS_SLOT_USED(NB_NET_MAX_RECVS);
     errno = 0;
@@ -51,7 +51,8 @@ struct ibv_qp *nb_verbs_qp_new(struct nb_verbs_comm *c, unsigned send_depth, uns
     return qp;
 }
 
-/* The last 16 bits of an InfiniBand subnet prefix tell subnets of one fabric apart. */
+/* Return whether two GIDs are of one subnet. The last 16 bits of an InfiniBand subnet prefix distinguish the
+ * subnets of one fabric. */
 static bool same_subnet(const uint8_t *a, const uint8_t *b)
 {
     return a[6] == b[6] && a[7] == b[7];
@@ -77,7 +78,7 @@ static void address(const struct nb_verbs_comm *c, const struct nb_verbs_meta *p
     ah->port_num = (uint8_t)c->dev->port;
 }
 
-/* 0, -EAGAIN or an error, which is logged. */
+/* Modify a queue pair. Return 0, -EAGAIN, or an error, which is logged. */
 static int modify(struct nb_verbs_comm *c, struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
                   const char *state)
 {

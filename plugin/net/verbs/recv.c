@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The receiving side of a verbs connection, for one thread at a time: clears receives in the sender's table and counts the pieces that come in.
+ * The receiving side of a verbs connection, for one thread at a time. It writes grants into the sender's
+ * table and counts the pieces that arrive.
  */
 #include "net/verbs/internal.h"
 
@@ -79,7 +80,7 @@ static void completion(struct nb_verbs_comm *c, const struct ibv_wc *wc)
         entry_done(r, slot, imm.slot, imm.entry, imm.in_table);
 }
 
-/* Flushes need no peer. */
+/* Return whether a request needs the peer. Flushes do not. */
 static bool needs_peer(const struct nb_verbs_comm *c)
 {
     return ((const struct nb_verbs_recv *)c)->slots_out > 0;
@@ -132,7 +133,7 @@ int nb_verbs_recv_start(struct nb_verbs_recv *r)
 
 /* ---- calls ---- */
 
-/* Writes slot `at` into the sender's table. */
+/* Write grant `at` into the sender's table. */
 static int clear_to_send(struct nb_verbs_recv *r, unsigned at, const struct nb_verbs_cts *cts)
 {
     struct nb_verbs_qp *q = &r->c.qp[0];
@@ -153,7 +154,7 @@ static int clear_to_send(struct nb_verbs_recv *r, unsigned at, const struct nb_v
     wr.send_flags = r->c.hca->conf->use_inline ? IBV_SEND_INLINE : 0;
     wr.wr.rdma.remote_addr = r->c.peer_meta.addr + (uint64_t)at * NB_VERBS_SLOT_BYTES;
     wr.wr.rdma.rkey = r->c.peer_meta.rkey;
-    /* Now and then one has to report, for the send queue to empty. */
+    /* Now and then a work request has to report, so that the send queue empties. */
     if (++q->unsignaled >= every) {
         wr.send_flags |= IBV_SEND_SIGNALED;
         wr.wr_id = NB_VERBS_WR_ID(0, q->unsignaled, 0);
@@ -228,8 +229,9 @@ int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, con
     return 0;
 }
 
-/* GPU memory: the data has left the adapter, but may still be behind its completion on the way to the GPU.
- * Reading a byte of it back through the adapter pushes it there. The last non-empty buffer stands for all. */
+/* Flush received data to GPU memory. The data has left the adapter, but may still be behind its completion on
+ * the way to the GPU. Reading a byte of it back through the adapter pushes it there. The last non-empty
+ * buffer stands for all. */
 int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles, void **request)
 {
     struct nb_verbs_recv *r = recv_comm;
@@ -241,7 +243,7 @@ int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, vo
     int last = -1, rc = r->c.err;
 
     *request = NULL;
-    if (!r->c.bye) /* what has come can be flushed after the peer's goodbye, too */
+    if (!r->c.bye) /* received data can be flushed after the peer's BYE, too */
         rc = nb_verbs_check(&r->c);
     if (rc)
         return rc;
@@ -253,7 +255,7 @@ int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, vo
     if (!r->flush.qp || last < 0)
         return 0;
     m = mhandles[last];
-    /* There is no "later" here. Reads of this very adapter are done in microseconds. */
+    /* A flush cannot be tried again later, so wait for room. Reads of this very adapter take microseconds. */
     for (int64_t end = nb_clock_ms(clock) + 1000;
          r->flush.free == 0 && !r->c.err && nb_clock_ms(clock) < end;)
         nb_verbs_progress(&r->c);

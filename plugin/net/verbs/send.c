@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sending side of a verbs connection, for one thread at a time: queued sends, the slots that the receiver has opened, and the writes that bring them
- * together.
+ * The sending side of a verbs connection, for one thread at a time: queued sends, the receiver's grants, and
+ * the writes that bring them together.
  */
 #include "net/verbs/internal.h"
 
@@ -14,13 +14,13 @@
 
 #include "base/log.h"
 
-#define WR_BATCH 8 /* work requests given to a queue pair at once */
+#define WR_BATCH 8 /* work requests posted to a queue pair at once */
 
 #define TABLE_BYTES ((size_t)NB_VERBS_SLOTS * NB_VERBS_SLOT_BYTES)
 
-/* ---- slots ---- */
+/* ---- grants ---- */
 
-/* The receiver has written a slot. */
+/* Open a grant that the receiver has written. */
 static void open_slot(struct nb_verbs_send *s, uint32_t imm)
 {
     int at = (int)(imm & 255);
@@ -43,7 +43,7 @@ static void open_slot(struct nb_verbs_send *s, uint32_t imm)
     s->retry = true;
 }
 
-/* The first open entry for the tag; the slot before its slot in *prev. */
+/* Find the first open entry for the tag. Return its grant, and set *prev to the grant before that. */
 static int find_entry(const struct nb_verbs_send *s, int32_t tag, int *prev, int *entry)
 {
     *prev = -1;
@@ -81,7 +81,7 @@ static void take_entry(struct nb_verbs_send *s, int at, int prev, int entry)
 struct cut {
     unsigned pieces, first_qp;
     size_t chunk;  /* bytes of all pieces but the last */
-    bool in_table; /* data first, then an immediate of its own */
+    bool in_table; /* data first, then a work request with the immediate alone */
 };
 
 static unsigned piece_requests(const struct nb_verbs_send *s, const struct cut *c, size_t bytes)
@@ -123,7 +123,7 @@ static bool has_room(const struct nb_verbs_send *s, const struct cut *c, size_t 
     return true;
 }
 
-/* One piece, on one queue pair. */
+/* Post one piece to one queue pair. */
 static int post_piece(struct nb_verbs_send *s, const struct nb_verbs_sreq *req,
                       const struct nb_verbs_cts_entry *to, const struct cut *cut, unsigned piece,
                       uint32_t imm, uint64_t slot_entry)
@@ -143,7 +143,7 @@ static int post_piece(struct nb_verbs_send *s, const struct nb_verbs_sreq *req,
         memset(&wr[n], 0, sizeof(wr[n]));
         wr[n].opcode = last ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
         if (record) {
-            /* The length, once; other pieces' immediates carry nothing. */
+            /* Write the length once. The other pieces' immediates travel without data. */
             wr[n].wr.rdma.remote_addr = s->c.peer_meta.addr + slot_entry * sizeof(uint64_t);
             wr[n].wr.rdma.rkey = s->c.peer_meta.rkey;
             sge[n] = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)&s->sizes[req->head.index],
@@ -204,7 +204,7 @@ static int post_message(struct nb_verbs_send *s, struct nb_verbs_sreq *req, int 
     return rc;
 }
 
-/* Gives queued sends to the queue pairs, as far as receives and room allow. */
+/* Post queued sends to the queue pairs, as far as receives and room allow. */
 static void push(struct nb_verbs_comm *c)
 {
     struct nb_verbs_send *s = (struct nb_verbs_send *)c;
@@ -229,7 +229,7 @@ static void push(struct nb_verbs_comm *c)
             return;
         }
         cut = cut_message(s, req->size);
-        /* The messages behind must not overtake it: wait. Its completions set s->retry. */
+        /* Later messages must not overtake it, so wait. Its completions set s->retry. */
         if (!has_room(s, &cut, req->size))
             return;
         *p = req->next;
@@ -345,7 +345,7 @@ int nb_verbs_isend(void *send_comm, const void *data, size_t size, int tag, void
     s->retry = true;
     s->c.unfinished++;
     if (s->first < 0)
-        nb_verbs_progress(&s->c); /* the receive may have been cleared meanwhile */
+        nb_verbs_progress(&s->c); /* the grant may have arrived meanwhile */
     else
         push(&s->c);
     if (s->c.err && !req->head.done)

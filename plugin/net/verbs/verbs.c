@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The verbs transport's table: InfiniBand and RoCE. The parts, each above those that it uses:
+ * The verbs transport's table: InfiniBand and RoCE. The parts, each above the parts that it uses:
  *
  *     verbs.c
  *     conn.c             making connections, over TCP sockets (net/tcp/connect.c)
  *     send.c  recv.c     messages
  *     progress.c         completions, events, the socket to the peer, sleeping
- *     comm.c  mr.c       what both directions share; registrations
- *     qp.c  gid.c        queue pairs; which GID
+ *     comm.c  mr.c       functions that both directions share; registrations
+ *     qp.c  gid.c        queue pairs; choice of the GID
  *     dev.c              a context's settings, adapters and ports
  *     conf.c  wire.c     settings; bytes on the wire
  *     lib.c  text.c      libibverbs; names for messages
@@ -112,7 +112,7 @@ static int verbs_properties(struct nb_net *net, int dev, struct nb_net_props *pr
     props->port = d->port + d->real_port;
     props->max_comms = d->hca->attr.max_qp;
     props->max_recvs = NB_NET_MAX_RECVS;
-    /* All requests of a message have to fit into one send queue. */
+    /* All work requests of a message have to fit into one send queue. */
     props->max_bytes =
         (size_t)d->max_write * ((d->hca->attr.max_qp_wr > 0 && d->hca->attr.max_qp_wr < NB_VERBS_SEND_DEPTH
                                      ? (size_t)d->hca->attr.max_qp_wr

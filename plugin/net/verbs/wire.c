@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The messages between the two ends of a verbs connection. All little-endian. Parsers take bytes of any
- * origin, read exactly the stated number, and log nothing.
+ * The messages between the two ends of a verbs connection. All are little-endian. Parsers take bytes of any
+ * origin, read exactly the stated number, and log no lines.
  *
  * Over the connection's TCP socket, which stays open as long as the connection:
  *
@@ -12,11 +12,13 @@
  *     CONTROL ready ->
  *     ... later, either side, at most one: CONTROL bye or error
  *
- * By RDMA, on queue pair 0 of the receiver: a slot of the clear-to-send table in the sender's memory, by WRITE with
- * immediate (the immediate wakes a sender that sleeps). By RDMA, on all queue pairs of the sender: a message's bytes, by
- * WRITE, in one piece a queue pair; each piece ends with an immediate. Its length is what the pieces' completions add up
- * to; or, where pieces are written without immediate first (adaptive routing, very large messages), what the first
- * piece's immediate write puts into the receiver's table of lengths.
+ * By RDMA, on queue pair 0 of the receiver: a grant, written into the clear-to-send table in the sender's
+ * memory by WRITE with immediate. The immediate wakes a sender that sleeps.
+ *
+ * By RDMA, on all queue pairs of the sender: a message's bytes, by WRITE, in one piece a queue pair. Each
+ * piece ends with an immediate. The length of the message is the sum of its pieces' completions. Adaptive
+ * routing and very large messages write pieces without immediate first. Then the first piece's immediate
+ * write puts the length into the receiver's table of lengths.
  */
 #include "net/verbs/internal.h"
 
@@ -28,7 +30,7 @@
 #define META_MAGIC 0x4d56424eu    /* "NBVM" */
 #define CONTROL_MAGIC 0x4356424eu /* "NBVC" */
 
-/* Text of a peer goes into the log: printable, and ended. */
+/* Copy a peer's text for the log: printable, and terminated. */
 static void get_text(char *to, const uint8_t *from, size_t cap)
 {
     size_t i;
