@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Little-endian integers in bytes of any alignment: how everything that leaves the process is written. */
+/* Little-endian integers in bytes of any alignment, for all data that leaves the process. */
 #ifndef NIBBLE_BASE_BYTES_H
 #define NIBBLE_BASE_BYTES_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thread for what may not return; see chore.h. */
+/* A thread for calls that may never return. See chore.h. */
 #include "base/chore.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@
 enum {
     SLICE_MS = 50,
     MOST_PATIENCE = 10
-}; /* of waiting; times as long, where the thread runs all the while */
+}; /* of waiting; factor of the patience while the thread keeps running */
 
 struct nb_chore {
     struct nb_chore_work work;
@@ -28,8 +28,8 @@ struct nb_chore {
     _Atomic uint64_t looks;
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t cond;           /* one of these has changed: */
-    bool stop, ended, left_behind; /* who left it behind does not free it */
+    pthread_cond_t cond;           /* signals a change of one of these: */
+    bool stop, ended, left_behind; /* left_behind: the thread frees the chore */
 };
 
 static void free_chore(struct nb_chore *c)
@@ -53,7 +53,8 @@ static struct timespec in_ms(int64_t ms)
     return t;
 }
 
-/* Whether the thread runs or would if it had a processor, as the kernel says: its state comes after its name. */
+/* Return whether the thread runs, or would if it had a processor. The kernel reports its state behind its
+ * name. */
 static bool wants_processor(const struct nb_chore *c)
 {
     const long tid = atomic_load(&c->tid);
@@ -75,7 +76,7 @@ static bool wants_processor(const struct nb_chore *c)
     return name_ends && strncmp(name_ends, ") R", 3) == 0;
 }
 
-/* Wait for a change: false when `until` has passed. With the lock. */
+/* Wait for a change. Return false when `until` has passed. The caller holds the lock. */
 static bool wait_for(struct nb_chore *c, struct timespec until)
 {
     return pthread_cond_timedwait(&c->cond, &c->lock, &until) != ETIMEDOUT;
@@ -157,7 +158,7 @@ static bool has_looked(const struct nb_chore *c, uint64_t turns)
     return atomic_load(&c->looks) >= 2 * turns;
 }
 
-/* Wait until done(c, value), as long as chore.h says. With the lock. */
+/* Wait until done(c, value), with the patience of chore.h. The caller holds the lock. */
 static bool await(struct nb_chore *c, bool (*done)(const struct nb_chore *, uint64_t), uint64_t value,
                   int seconds)
 {

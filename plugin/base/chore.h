@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A chore: what is done once a second beside the engine and may not return, such as reading or writing a file
- * that lies on a mount which no longer answers. It has a thread of its own. Ending it takes a bounded time:
- * a thread that is still inside such a call is left behind, and releases what it has when the call returns.
+ * A chore: work that runs once a second beside the engine and may never return, such as reading or writing a
+ * file on a dead mount. It has a thread of its own. Ending a chore takes a bounded time: a thread that is
+ * still inside such a call is left behind, and releases its resources when the call returns.
  */
 #ifndef NIBBLE_BASE_CHORE_H
 #define NIBBLE_BASE_CHORE_H
@@ -13,29 +13,30 @@
 struct nb_chore;
 
 struct nb_chore_work {
-    const char *thread;         /* its name, 15 characters at most; a constant */
-    void (*turn)(void *arg);    /* once a second, the first at once; on the chore's thread */
-    void (*last)(void *arg);    /* after the last turn, on the same thread; NULL: nothing */
-    void (*release)(void *arg); /* when none of these will be called any more; on any thread */
+    const char *thread;         /* its name, a constant of at most 15 characters */
+    void (*turn)(void *arg);    /* on the chore's thread, once a second, the first time at once */
+    void (*last)(void *arg);    /* on the same thread, after the last turn; may be NULL */
+    void (*release)(void *arg); /* on any thread, after the last call of the functions above */
     void *arg;
 };
 
-/* Begin. The thread logs as `label` and takes no signals. 0 and *chore, or a positive errno: then `arg` is
- * the caller's still. */
+/* Begin a chore. Its thread logs as `label` and takes no signals. Return 0 and *chore, or a positive errno.
+ * The caller then still owns `arg`. */
 int nb_chore_begin(const struct nb_chore_work *work, const char *label, struct nb_chore **chore);
 
-/* Turns begun and ended so far: odd while one is under way. Any thread; never blocks. */
+/* Return the turns begun plus the turns ended so far: an odd number while a turn is under way. Any thread.
+ * Never blocks. */
 uint64_t nb_chore_looks(const struct nb_chore *chore);
 
-/* Patience, here and below: `seconds` in which the thread waits for something. While it runs, or would if a busy
- * machine had a processor for it, up to ten times as long is waited. Its state is read from /proc, which does not
- * block. */
+/* Patience, here and below: `seconds` during which the thread waits for something. While it runs, or would if
+ * a busy machine had a processor for it, the wait is up to ten times as long. Its state is read from /proc,
+ * which does not block. */
 
-/* Wait until `turns` turns have ended: false when the patience has. */
+/* Wait until `turns` turns have ended. Return false when the patience has ended first. */
 bool nb_chore_await(struct nb_chore *chore, uint64_t turns, int seconds);
 
-/* End it, and free it: true when `arg` has been released. False when the thread has not ended before the patience:
- * it is left behind, and releases `arg` itself when its call returns. */
+/* End the chore and free it. Return true when `arg` has been released. Return false when the thread has
+ * outlasted the patience: it is left behind, and releases `arg` itself when its call returns. */
 bool nb_chore_end(struct nb_chore *chore, int seconds);
 
 #endif

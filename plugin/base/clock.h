@@ -12,8 +12,8 @@ struct nb_clock {
     void *arg;
 };
 
-/* Nanoseconds of CLOCK_MONOTONIC: never goes back, not moved by adjustments of the date. Any thread. Code
- * that has a context asks the context's clock instead. */
+/* Return the nanoseconds of CLOCK_MONOTONIC, which never goes back and ignores adjustments of the date. Any
+ * thread. Code that has a context asks the context's clock instead. */
 uint64_t nb_now_ns(void);
 
 static inline int64_t nb_clock_ns(const struct nb_clock *clock)
@@ -21,8 +21,9 @@ static inline int64_t nb_clock_ns(const struct nb_clock *clock)
     return (int64_t)(clock->now_ns ? clock->now_ns(clock->arg) : nb_now_ns());
 }
 
-/* Milliseconds of the same clock, or, where the clock is the real one, of CLOCK_MONOTONIC_COARSE: some
- * milliseconds inexact, but cheap enough for every poll of a connection. Not to be mixed with nb_clock_ns. */
+/* Return milliseconds of the same clock or, where the clock is the real one, of CLOCK_MONOTONIC_COARSE. That
+ * is some milliseconds inexact, but cheap enough for every poll of a connection. Do not mix it with
+ * nb_clock_ns. */
 int64_t nb_clock_ms(const struct nb_clock *clock);
 
 #define NB_NS_PER_US 1000ull

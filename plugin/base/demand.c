@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NIBBLE_REQUIRE; see demand.h. */
+/* NIBBLE_REQUIRE. See demand.h. */
 #include "base/demand.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ static const char *const words[NB_DEMAND_COUNT] = {
     [NB_DEMAND_TUNER] = "tuner",
 };
 
-/* The demand that a word of `len` characters names, or -1. */
+/* Return the demand that a word of `len` characters names, or -1. */
 static int demand_of(const char *word, size_t len)
 {
     for (int i = 0; i < NB_DEMAND_COUNT; i++)

@@ -5,9 +5,9 @@
 
 struct nb_context;
 
-/* 1 when the context's setting NIBBLE_FAULT (a list of names with commas between) has `where` in it, after an
- * INFO line that says so; the caller then behaves as if that step had failed. Any thread; cheap when the list
- * is empty. */
+/* Return 1 when the context's setting NIBBLE_FAULT, a list of names separated by commas, contains `where`.
+ * Log an INFO line that says so. The caller then behaves as if that step had failed. Any thread. Cheap when
+ * the list is empty. */
 int nb_fault(const struct nb_context *ctx, const char *where);
 
 #endif

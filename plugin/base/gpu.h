@@ -5,8 +5,8 @@
 
 struct nb_context;
 
-/* Ordinal of the GPU that is current on the calling thread, -1 without CUDA: what ctx->current_gpu says where
- * it is set, else CUDA. Any thread, but not from CUDA host callbacks. */
+/* Return the ordinal of the calling thread's current GPU, -1 without CUDA. Ask ctx->current_gpu where it is
+ * set, else CUDA. Any thread, but not from CUDA host callbacks. */
 int nb_current_gpu(struct nb_context *ctx);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The logger: lines are formatted here, so that NCCL's function only ever gets "%s". */
+/* The logger. It formats lines itself, so that NCCL's function only ever gets "%s". */
 #include "base/log.h"
 
 #include <stdarg.h>
@@ -26,7 +26,8 @@ const char *nb_log_label(const char *label)
     return before;
 }
 
-/* NCCL's function shows warnings. Its configuration files may say so, too: then an alert is there twice. */
+/* Return whether NCCL's function shows warnings. Its configuration files may enable them, too. An alert then
+ * appears twice. */
 static bool warnings_are_shown(void)
 {
     const char *level = getenv("NCCL_DEBUG");
@@ -34,8 +35,8 @@ static bool warnings_are_shown(void)
     return level && *level && strcasecmp(level, "VERSION") != 0 && strcasecmp(level, "NONE") != 0;
 }
 
-/* A line through NCCL's function, and to stderr where there is none; an alert also where that shows no
- * warnings. */
+/* Write a line through NCCL's function, or to stderr where NCCL has given none. Write an alert to stderr also
+ * where NCCL's function shows no warnings. */
 __attribute__((format(printf, 6, 0))) static void put(bool alert, ncclDebugLogLevel level,
                                                       unsigned long flags, const char *file, int line,
                                                       const char *fmt, va_list ap)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Logging through the function that NCCL hands to init, in NCCL's style ("NET/nibble : ..."). Before NCCL has
- * given one (or when it gave NULL) warnings go to stderr and the rest is dropped.
+ * Logging through the function that NCCL hands to init, in NCCL's style ("NET/nibble : ..."). Until NCCL
+ * gives a function other than NULL, warnings go to stderr and other lines are dropped.
  *
- * Rules: an error is logged once, at WARN, where it arises, with cause and place; callers only return its
+ * Rules: an error is logged once, at WARN, where it arises, with cause and place. Callers only return its
  * code. %m is not available: use strerror(err) on a saved code. Lines start with a lower-case word and have
  * no trailing newline.
  */
@@ -14,19 +14,20 @@
 
 void nb_log_set(ncclDebugLogger_t logger);
 
-/* Lines of the calling thread begin with "label: " from now on; "" or NULL: they do not. The text is the
- * caller's and stays until the next call. Returns what was in force before. Whoever drives one of several
- * nodes in a process sets its context's label (an engine's step does, and whoever calls into a context). */
+/* Begin lines of the calling thread with "label: " from now on, or without a prefix for "" or NULL. The
+ * caller owns the text and keeps it until the next call. Return the label before. A thread that drives one of
+ * several nodes in a process sets its context's label, as an engine's step does. A caller into a context does
+ * the same. */
 const char *nb_log_label(const char *label);
 
 void nb_log(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* A warning that nobody may miss: it is also written to stderr where NCCL shows no warnings (NCCL_DEBUG is
+/* Log a warning that the user must see: it also goes to stderr where NCCL shows no warnings (NCCL_DEBUG is
  * not set). */
 void nb_log_alert(const char *file, int line, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* Hand on a line of another plugin's as it is. */
+/* Pass on a line of another plugin unchanged. */
 void nb_log_pass(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *text);
 
 #define NB_WARN(...) nb_log(NCCL_LOG_WARN, NCCL_ALL, __FILE__, __LINE__, __VA_ARGS__)

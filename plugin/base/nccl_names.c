@@ -49,7 +49,7 @@ const char *nb_nccl_type_name(ncclDataType_t type)
 int nb_exact_supported(ncclDataType_t type, ncclRedOp_t op)
 {
     if (type == ncclFloat8e4m3 || type == ncclFloat8e5m2)
-        return 0; /* a sum in 8 bits is no better than a quantized one; NCCL keeps it */
+        return 0; /* a sum in 8 bits is as inexact as a quantized one, so it stays with NCCL */
     return nb_nccl_type_size(type) != 0 &&
            (op == ncclSum || op == ncclProd || op == ncclMax || op == ncclMin);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL's functions and data types: numbers, names, sizes, and which reductions nibble does. */
+/* NCCL's functions and data types: numbers, names, sizes, and the reductions that nibble supports. */
 #ifndef NIBBLE_BASE_NCCL_NAMES_H
 #define NIBBLE_BASE_NCCL_NAMES_H
 
@@ -11,16 +11,16 @@
  * change them. */
 enum nb_func { NB_FUNC_REDUCE_SCATTER = 0, NB_FUNC_ALL_GATHER = 1, NB_FUNC_ALL_REDUCE = 2, NB_FUNC_COUNT };
 
-/* Name for log lines and settings; "unknown" for any other value. Static storage; any thread. */
+/* Return the name for log lines and settings, "unknown" for any other value. Static storage. Any thread. */
 const char *nb_func_name(enum nb_func func);
 
-/* Bytes of one value; 0 for an unknown type. */
+/* Return the bytes of one value, 0 for an unknown type. */
 size_t nb_nccl_type_size(ncclDataType_t type);
-/* Name for log lines; "unknown type" for any other value. Static storage. */
+/* Return the name for log lines, "unknown type" for any other value. Static storage. */
 const char *nb_nccl_type_name(ncclDataType_t type);
 
-/* 1 when plain values of this type are reduced by this operation, on the CPU (device/host/exact.c) and on a GPU
- * alike. */
+/* Return 1 when nibble reduces raw values of this type by this operation, on the CPU (device/host/exact.c)
+ * and on a GPU alike. */
 int nb_exact_supported(ncclDataType_t type, ncclRedOp_t op);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How an installed tool starts with the C libraries of 2.28 and later (old_glibc.c says why). Until 2.33 a program
-// brought the function that runs its constructors along; since 2.34 the C library does that itself, under a new version of
-// __libc_start_main. This is the function, handed to the old version, as programs did that were linked then.
+// contained the function that runs its constructors. Since 2.34 the C library runs them itself, under a new version of
+// __libc_start_main. This file hands such a function to the old version, as programs of that time did.
 #include <stddef.h>
 
 typedef int main_fn(int, char **, char **);
@@ -15,7 +15,7 @@ __asm__(".symver nb_old_libc_start_main, __libc_start_main@GLIBC_2.2.5");
 __asm__(".symver nb_old_libc_start_main, __libc_start_main@GLIBC_2.17");
 #endif
 
-// The linker's: constructors of the program itself, not of its libraries.
+// Symbols of the linker: constructors of the program itself, not of its libraries.
 extern init_fn *const __init_array_start[] __attribute__((visibility("hidden")));
 extern init_fn *const __init_array_end[] __attribute__((visibility("hidden")));
 
@@ -29,7 +29,7 @@ __attribute__((visibility("hidden"))) int __libc_start_main(main_fn *main, int a
                                                             init_fn *init, fini_fn *fini, fini_fn *rtld_fini,
                                                             void *stack_end);
 
-// crt1.o calls it; before 2.34 with functions of its own, which stay.
+// crt1.o calls it. Before 2.34 it passes functions of its own, which this function keeps.
 int __libc_start_main(main_fn *main, int argc, char **argv, init_fn *init, fini_fn *fini, fini_fn *rtld_fini,
                       void *stack_end)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings: one description a setting, made from base/params.def, and everything that follows from it. */
+/* Settings. base/params.def describes each setting, and everything here follows from its descriptions. */
 #include "base/params.h"
 
 #include <errno.h>
@@ -80,7 +80,7 @@ static const void *nb_const_field(const struct nb_params *params, const struct n
     return (const char *)params + d->offset;
 }
 
-/* Number of the setting's word `text`, or -1. */
+/* Return the number of the setting's word `text`, or -1. */
 static int nb_word_number(const struct nb_param_desc *d, const char *text)
 {
     for (int i = 0; i < d->nwords; i++)
@@ -112,7 +112,7 @@ static const struct nb_params *nb_get_defaults(void)
     return &nb_defaults;
 }
 
-/* strtod in the C locale: a job that has chosen another one may read "0.5" as 0. */
+/* Call strtod in the C locale: in another one that the job has chosen it may read "0.5" as 0. */
 static int nb_parse_real(const char *text, double *value)
 {
     if (!*text || text[strspn(text, "0123456789.eE+-")])
@@ -139,7 +139,7 @@ static int nb_parse_int(const char *text, int64_t *value)
     return errno ? -EINVAL : 0;
 }
 
-/* "an integer from 1 to 5": what a setting takes, for messages and the table. */
+/* Describe the values that a setting takes, such as "an integer from 1 to 5", for messages and the table. */
 static void nb_allowed(const struct nb_param_desc *d, char *buf, size_t cap)
 {
     switch (d->kind) {
@@ -216,7 +216,7 @@ static void nb_free_strings(struct nb_params *params)
     *params = *defaults;
 }
 
-/* Edit distance between `a` (its first n characters) and the whole of `b`; names are short. */
+/* Return the edit distance between the first n characters of `a` and the whole of `b`. Names are short. */
 static unsigned nb_distance(const char *a, size_t n, const char *b)
 {
     unsigned row[64];
@@ -241,16 +241,16 @@ static unsigned nb_distance(const char *a, size_t n, const char *b)
     return row[m];
 }
 
-/* The first fault counts. */
+/* Record the fault if it is the first. */
 static void nb_note_fault(char *fault, size_t cap, const char *text)
 {
     if (!fault[0])
         snprintf(fault, cap, "%.*s", (int)cap - 1, text);
 }
 
-/* What an unknown name may be a misspelling of, or NULL. A quarter of its characters may be wrong, or its end
- * missing. Other programs have names that begin like ours, too: Kubernetes gives every container
- * NIBBLE_TRAIN_SERVICE_HOST, where a service is named nibble-train. */
+/* Return the setting of which an unknown name may be a misspelling, or NULL. A quarter of its characters may
+ * be wrong, or its end missing. Other programs have names that begin like ours, too: where a service is named
+ * nibble-train, Kubernetes gives every container NIBBLE_TRAIN_SERVICE_HOST. */
 static const char *nb_nearest(const char *name, size_t n, bool *known)
 {
     const size_t own = n - strlen(NB_PREFIX);
@@ -294,7 +294,7 @@ static bool nb_tell_removed(const char *entry)
     return false;
 }
 
-/* Names that start like ours and are not: a misspelt setting must not be silently without effect. */
+/* Reject unknown names that start like ours, so that a misspelt setting is reported. */
 static int nb_reject_unknown(const char *const *list, char *fault, size_t cap)
 {
     int rc = 0;
@@ -319,7 +319,7 @@ static int nb_reject_unknown(const char *const *list, char *fault, size_t cap)
     return rc;
 }
 
-/* The value of a variable in a list, NULL when it is not there or empty. */
+/* Return the value of a variable in a list, NULL when it is missing or empty. */
 static const char *nb_look_up(const char *const *list, const char *name)
 {
     size_t n = strlen(name);
@@ -330,7 +330,8 @@ static const char *nb_look_up(const char *const *list, const char *name)
     return NULL;
 }
 
-/* Bad values are left at their defaults. 0, or the error of the first, which params->bad_setting tells. */
+/* Read all settings. Bad values stay at their defaults. Return 0, or the error of the first, which
+ * params->bad_setting describes. */
 static int nb_load(const char *const *list, struct nb_params *params)
 {
     *params = *nb_get_defaults();
@@ -429,7 +430,7 @@ const struct nb_params *nb_params_defaults(void)
     return nb_get_defaults();
 }
 
-/* The setting's value as it could stand in the environment. */
+/* Write the setting's value in the form that the environment would have. */
 static void nb_value_text(const struct nb_param_desc *d, const struct nb_params *params, char *buf,
                           size_t cap)
 {
@@ -469,12 +470,12 @@ bool nb_params_is_default(const struct nb_params *params, const char *name)
     return strcmp(value, normal) == 0;
 }
 
-/* FNV-1a: short, and the same on every machine; nobody attacks it. */
+/* FNV-1a: short, and the same on every machine. It need not withstand attacks. */
 static uint64_t nb_fnv(uint64_t hash, const char *text)
 {
     for (const unsigned char *p = (const unsigned char *)text; *p; p++)
         hash = (hash ^ *p) * 0x100000001b3u;
-    return (hash ^ 0xff) * 0x100000001b3u; /* a separator that no text contains */
+    return (hash ^ 0xff) * 0x100000001b3u; /* a separator that occurs in no text */
 }
 
 uint64_t nb_params_hash(const struct nb_params *params)
@@ -487,7 +488,7 @@ uint64_t nb_params_hash(const struct nb_params *params)
             continue;
         nb_value_text(&nb_descs[i], params, text, sizeof(text));
         hash = nb_fnv(hash, nb_descs[i].name);
-        /* All of a string, of which `text` holds the beginning. */
+        /* The whole string, of which `text` holds the beginning. */
         const char *value = text;
         if (nb_descs[i].kind == NB_KIND_STR)
             value = *(const char *const *)nb_const_field(params, &nb_descs[i]);

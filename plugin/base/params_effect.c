@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which setting means nothing without which value of another one; see params.h. */
-#include "base/params.h"
+/* Settings that another setting leaves without effect. See params.h. */
 
 #include <stdbool.h>
 #include <string.h>

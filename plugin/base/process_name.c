@@ -31,7 +31,7 @@ void nb_process_name(char name[NB_PROCESS_NAME])
     const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     if (fd >= 0) {
         if (read(fd, boot, sizeof(boot) - 1) < 0)
-            boot[0] = '\0'; /* the namespace's number is still there */
+            boot[0] = '\0'; /* the namespace's number remains */
         close(fd);
     }
     snprintf(name, NB_PROCESS_NAME, "%d-%08x", (int)getpid(),

@@ -8,11 +8,11 @@
 
 #define NB_TOKEN_BYTES 16
 
-/* Fill `buf` from the kernel's generator. 0 or a negative errno. Any thread. */
+/* Fill `buf` from the kernel's generator. Return 0 or a negative errno. Any thread. */
 int nb_random(void *buf, size_t bytes);
 
-/* A token that strangers cannot guess and two runs do not share: it travels in NCCL's handles, and a
- * connection that does not show it is dropped. 0 or a negative errno. */
+/* Make a token that strangers cannot guess and that differs from run to run. It travels in NCCL's handles,
+ * and the accepting side drops a connection that does not show it. Return 0 or a negative errno. */
 static inline int nb_random_token(uint8_t token[NB_TOKEN_BYTES])
 {
     return nb_random(token, NB_TOKEN_BYTES);

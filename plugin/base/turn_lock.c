@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A lock with a keeper; see turn_lock.h. */
+/* A lock with a keeper. See turn_lock.h. */
 #include "base/turn_lock.h"
 
 #include <stdint.h>
 #include <time.h>
 
-#define STEP_NS 50000l /* between two tries of who asks */
-#define ASIDE 20       /* steps that the keeper waits in a round */
+#define STEP_NS 50000l /* between two tries of a waiting thread */
+#define ASIDE 20       /* most steps that the keeper waits in a round */
 
 static void pause_a_step(void)
 {

@@ -26,15 +26,15 @@ void nb_wake_signal(struct nb_wake *wake)
     if (atomic_exchange_explicit(&wake->pending, 1, memory_order_acq_rel))
         return;
     uint64_t one = 1;
-    /* The counter cannot overflow (it is at most 2), so only an interruption can come in between. */
+    /* The counter is at most 2 and cannot overflow, so only an interruption can fail the write. */
     while (write(wake->fd, &one, sizeof(one)) < 0 && errno == EINTR)
         ;
 }
 
 int nb_wake_drain(struct nb_wake *wake)
 {
-    /* First the descriptor, then the flag: the other way round, a signal between the two would leave the flag
-     * set and the descriptor empty, and no later signal would ever arrive. */
+    /* Clear first the descriptor, then the flag. The other way round, a signal between the two would leave
+     * the flag set and the descriptor empty, and no later signal would ever arrive. */
     uint64_t count;
     while (read(wake->fd, &count, sizeof(count)) < 0 && errno == EINTR)
         ;
