@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same binary for the C libraries of 2.28 and later. The linker takes the newest version of each symbol that the
-// build machine has. glibc gave new versions to unchanged functions when 2.34 moved libpthread and libdl into libc,
-// when 2.33 made stat a function, and when 2.29 dropped errors in the manner of System V from libm. Here each such
-// name is a hidden function that jumps to the old version, which every later C library keeps. The linker binds all
-// uses of the name to it. It is a jump and not a call, since dlopen looks at the address that it returns to. The file
-// is compiled where configure finds that this works (NB_OLD_GLIBC). packages/test-old-glibc.sh finds missing names.
+// The same binary for the C libraries of 2.28 and later. The linker takes the newest version of each symbol
+// that the build machine has. glibc gave new versions to unchanged functions when 2.34 moved libpthread and
+// libdl into libc, when 2.33 made stat a function, and when 2.29 dropped errors in the manner of System V
+// from libm. Here each such name is a hidden function that jumps to the old version, which every later C
+// library keeps. The linker binds all uses of the name to it. It is a jump and not a call, since dlopen looks
+// at the address that it returns to. The file is compiled where configure finds that this works
+// (NB_OLD_GLIBC). packages/test-old-glibc.sh finds missing names.
 #include <features.h>
 
 #if defined(__x86_64__)
@@ -38,8 +39,9 @@
 // clang-format on
 #define NB_FIRST(name) NB_AT(name, name, NB_PICK("GLIBC_2.2.5", "GLIBC_2.17"))
 
-// A name whose only version is the old one must not stand here: the linker would take the function itself for it, and
-// the function would jump to itself (seen with glibc 2.31). Each name therefore depends on the C library of its change.
+// A name whose only version is the old one must not stand here: the linker would take the function itself for
+// it, and the function would jump to itself (seen with glibc 2.31). Each name therefore depends on the C
+// library of its change.
 // libpthread, libdl: in libc since 2.34 (pthread_sigmask: 2.32)
 #if __GLIBC_PREREQ(2, 32)
 NB_FIRST(pthread_sigmask);
@@ -61,7 +63,8 @@ NB_FIRST(dlsym);
 NB_FIRST(dlvsym);
 #endif
 
-// libm: without System V's errors since 2.29. Values are the same, and callers ignore errno (-fno-math-errno).
+// libm: without System V's errors since 2.29. Values are the same, and callers ignore errno
+// (-fno-math-errno).
 #if __GLIBC_PREREQ(2, 29)
 NB_FIRST(exp2);
 NB_FIRST(log);
@@ -77,8 +80,8 @@ NB_AT(__isoc23_strtoll, strtoll, NB_PICK("GLIBC_2.2.5", "GLIBC_2.17"));
 NB_AT(__isoc23_strtoul, strtoul, NB_PICK("GLIBC_2.2.5", "GLIBC_2.17"));
 NB_AT(__isoc23_strtoull, strtoull, NB_PICK("GLIBC_2.2.5", "GLIBC_2.17"));
 
-// Functions since 2.33. Earlier headers turned them into calls of __xstat, whose first argument is the layout of
-// struct stat. It is the kernel's here.
+// Functions since 2.33. Earlier headers turned them into calls of __xstat, whose first argument is the layout
+// of struct stat. It is the kernel's here.
 struct stat;
 #define NB_STAT(name, old, type) \
     int old(int layout, type what, struct stat *st); \

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an installed tool starts with the C libraries of 2.28 and later (old_glibc.c says why). Until 2.33 a program
-// contained the function that runs its constructors. Since 2.34 the C library runs them itself, under a new version of
-// __libc_start_main. This file hands such a function to the old version, as programs of that time did.
+// How an installed tool starts with the C libraries of 2.28 and later (old_glibc.c says why). Until 2.33 a
+// program contained the function that runs its constructors. Since 2.34 the C library runs them itself, under
+// a new version of __libc_start_main. This file hands such a function to the old version, as programs of that
+// time did.
 #include <stddef.h>
 
 typedef int main_fn(int, char **, char **);

@@ -42,8 +42,8 @@ static inline void *nb_slab_at(const struct nb_slab *slab, uint32_t i)
 
 #define NB_NONE UINT32_MAX /* the end of a chain */
 
-/* A hash table whose entries are elements of an array or slab. Entries with the same hash form a chain by their
- * indices, so that inserting allocates no memory. */
+/* A hash table whose entries are elements of an array or slab. Entries with the same hash form a chain by
+ * their indices, so that inserting allocates no memory. */
 struct nb_chains {
     uint32_t *head;
     uint32_t mask;
