@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A chore: work that runs once a second beside the engine and may never return, such as reading or writing a
- * file on a dead mount. It has a thread of its own. Ending a chore takes a bounded time: a thread that is
- * still inside such a call is left behind, and releases its resources when the call returns.
+ * A thread that works once a second beside the engine and may never return from a call, such as reading or
+ * writing a file on a dead mount. Ending it takes a bounded time: a thread that is still inside such a call
+ * is left behind, and releases its resources when the call returns.
  */
 #ifndef NIBBLE_BASE_CHORE_H
 #define NIBBLE_BASE_CHORE_H
@@ -14,14 +14,14 @@ struct nb_chore;
 
 struct nb_chore_work {
     const char *thread;         /* its name, a constant of at most 15 characters */
-    void (*turn)(void *arg);    /* on the chore's thread, once a second, the first time at once */
+    void (*turn)(void *arg);    /* on the new thread, once a second, the first time at once */
     void (*last)(void *arg);    /* on the same thread, after the last turn; may be NULL */
     void (*release)(void *arg); /* on any thread, after the last call of the functions above */
     void *arg;
 };
 
-/* Begin a chore. Its thread logs as `label` and takes no signals. Return 0 and *chore, or a positive errno.
- * The caller then still owns `arg`. */
+/* Begin a thread. It logs as `label` and takes no signals. Return 0 and *chore, or a positive errno. The
+ * caller then still owns `arg`. */
 int nb_chore_begin(const struct nb_chore_work *work, const char *label, struct nb_chore **chore);
 
 /* Return the turns begun plus the turns ended so far: an odd number while a turn is under way. Any thread.
@@ -35,8 +35,8 @@ uint64_t nb_chore_looks(const struct nb_chore *chore);
 /* Wait until `turns` turns have ended. Return false when the patience has ended first. */
 bool nb_chore_await(struct nb_chore *chore, uint64_t turns, int seconds);
 
-/* End the chore and free it. Return true when `arg` has been released. Return false when the thread has
- * outlasted the patience: it is left behind, and releases `arg` itself when its call returns. */
+/* End the thread and free its object. Return true when `arg` has been released. Return false when the thread
+ * has outlasted the patience: it is left behind, and releases `arg` itself when its call returns. */
 bool nb_chore_end(struct nb_chore *chore, int seconds);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Settings that another setting leaves without effect. See params.h. */
+#include "base/params.h"
 
 #include <stdbool.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include "base/context.h"
 
 struct nb_budgets {
-    const struct nb_context *ctx; /* whose settings are the limits */
+    const struct nb_context *ctx; /* its settings are the limits */
     _Atomic size_t used[NB_BUDGET_COUNT];
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots of residual; see feedback.h. */
+/* Residuals of error feedback. See feedback.h. */
 #include "state/feedback.h"
 
 #include <errno.h>
@@ -11,11 +11,11 @@
 
 #define EMA_BETA 0.8f /* weight of the old residual, as in LoCo (arXiv 2407.04480) */
 
-/* Of a slot that is empty: whether its memory is all zero. Of others it is READY. */
+/* State of an empty residual's memory: READY once it is all zero. A residual with content is READY, too. */
 enum memory {
     READY,
-    DUE,     /* the device had no room for that work */
-    ZEROING, /* which is in flight */
+    DUE,     /* to be zeroed; the device had no room for the work */
+    ZEROING, /* the work is in flight */
 };
 
 struct nb_ef_slot {
@@ -24,37 +24,37 @@ struct nb_ef_slot {
     struct nb_ef_key key;
     uint8_t *mem;     /* blocks x (errors, then scales) */
     size_t mem_bytes; /* mapped */
-    size_t counted;   /* taken from the budget: the own block is never touched */
+    size_t counted;   /* taken from the budget, without the own block, which is never touched */
     size_t err_bytes, scale_bytes;
     enum memory memory;
     struct nb_work work; /* while it is ZEROING */
     uint64_t last_op;
     unsigned held;       /* works in flight that use it */
-    uint64_t holder;     /* the operation they are of */
-    int stale;           /* to be emptied when they are done */
-    int clean;           /* emptied, and not lent since */
-    int used;            /* was lent at least once */
-    uint64_t since_step; /* the step in which it was emptied last */
-    uint64_t retired_at; /* operation that took its id for another shape */
+    uint64_t holder;     /* the operation of these works */
+    int stale;           /* to be emptied when these works are done */
+    int clean;           /* emptied, and unused since */
+    int used;            /* was used at least once */
+    uint64_t since_step; /* the step in which it was last emptied */
+    uint64_t retired_at; /* the operation that took its id for another shape */
     uint64_t ops, emptied;
     struct nb_encode_stats encode;
     struct nb_jump level; /* of the energy of its operations */
-    double energy;        /* of the last operation's values, as far as they are coded */
+    double energy;        /* of the coded values of the last operation */
 };
 
 struct nb_feedback {
     struct nb_context *ctx;
     struct nb_device *dev;
     struct nb_ef_slot *slots, *retired;
-    int told; /* nb_feedback_step is called */
+    int told; /* the caller uses nb_feedback_step */
     uint64_t steps;
     uint64_t step_op; /* operations from here on belong to the running step */
     size_t bytes;
-    unsigned unready; /* slots, also retired ones, that are not READY */
-    int error;        /* the device's, of such a work */
+    unsigned unready; /* residuals that are not READY, retired ones included */
+    int error;        /* of the device, in such work */
 };
 
-/* Arrays start on cache lines of their own, so that blocks do not share any. */
+/* Round up to cache lines: arrays start on lines of their own, so that blocks share no line. */
 static size_t line(size_t bytes)
 {
     return (bytes + 63) & ~(size_t)63;
@@ -114,7 +114,7 @@ static int same_shape(const struct nb_ef_key *a, const struct nb_ef_key *b)
     return a->func == b->func && a->type == b->type && a->n == b->n && a->blocks == b->blocks;
 }
 
-/* What came of zeroing its memory, so far. */
+/* Record the result so far of zeroing a residual's memory. */
 static void zeroed(struct nb_feedback *fb, struct nb_ef_slot *s, ssize_t result)
 {
     const enum memory before = s->memory;
@@ -251,7 +251,7 @@ struct nb_ef_slot *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_ke
         if (found->key.id == key->id && same_shape(&found->key, key)) {
             s = found;
         } else if (found->key.id == key->id && key->id >= 0) {
-            /* The number now means another buffer. Operations in flight may still use it. */
+            /* The id now means another buffer. Operations in flight may still use this residual. */
             *at = found->next;
             found->retired_at = opno;
             found->next = fb->retired;
@@ -281,8 +281,8 @@ struct nb_ef_slot *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_ke
 void nb_feedback_note(struct nb_ef_slot *slot, uint64_t opno, const struct nb_encode_stats *stats)
 {
     nb_encode_stats_add(&slot->encode, stats);
-    /* For one peer the next operation may begin before the last pieces for another are coded: those are not
-     * its own. */
+    /* The next operation may begin for one peer before the last pieces of this one for another peer are
+     * coded. These pieces do not count for it. */
     if (opno == slot->last_op)
         slot->energy += stats->signal2;
 }
@@ -338,7 +338,7 @@ int nb_feedback_peek(const struct nb_feedback *fb, uint32_t func, int64_t id, ui
         return -EINVAL;
     clean = s->clean;
     nb_feedback_view(s, block, ef);
-    s->clean = clean; /* nothing is written */
+    s->clean = clean; /* the caller only reads */
     *n = s->key.n;
     return 0;
 }

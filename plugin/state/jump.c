@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is usual, and what is far above it; see jump.h. */
+/* The usual level of a quantity, and steps far above it. See jump.h. */
 #include "state/jump.h"
 
 #include <math.h>

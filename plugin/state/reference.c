@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weight references of owners and receivers; see reference.h. */
+/* Weight references of owners and receivers. See reference.h. */
 #include "state/reference.h"
 
 #include <errno.h>
@@ -10,16 +10,16 @@
 #include "state/budget.h"
 
 #define LIKE_ENOUGH 0.9
-/* Or so much, and so much more than any other: a block that is trained hard, whose small weights move far in a step.
- * Blocks that have nothing in common are alike in up to a fifth of their samples. */
+/* Least similarity, together with a margin over every other reference. It finds a block that is trained hard,
+ * whose small weights move far in a step. Unrelated blocks are alike in up to a fifth of their samples. */
 #define LIKE_LEAST 0.6
 #define LIKE_MARGIN 0.2
-/* Slots that no later gather has ever matched (activations, logits, statistics): beyond this many the oldest
- * is overwritten instead of a new one made. One step of a model of this many equal blocks still finds all of
- * its own. */
+/* Most references that no later gather has matched (activations, logits, statistics). Beyond this number the
+ * oldest of them is overwritten instead of making a new one. One step of a model of this many equal blocks
+ * still finds all of its own. */
 #define MAX_UNMATCHED 512u
 #define MAX_SLOTS 16384u
-#define PART_BYTES 16384u /* parts end at multiples of this, wherever windows do */
+#define PART_BYTES 16384u /* parts end at multiples of this, independently of windows */
 
 struct nb_ref_part {
     uint64_t offset, hash; /* of the source */
@@ -36,12 +36,12 @@ struct nb_refs {
     struct nb_context *ctx;
     struct nb_device *dev;
     int nranks;
-    struct nb_ref **own; /* by slot */
+    struct nb_ref **own; /* by number */
     unsigned nown, cap, nunmatched;
-    int last;               /* slot of the operation before, or -1 */
-    int last_new;           /* it did not match, and is to be written with other content */
-    int peers_full;         /* a receiver had no memory: make no more slots */
-    struct peer_ref **peer; /* [owner][slot] */
+    int last;               /* number of the last operation's reference, or -1 */
+    int last_new;           /* it did not match, and will be written with other content */
+    int peers_full;         /* a receiver had no memory: make no more references */
+    struct peer_ref **peer; /* [owner][number] */
     unsigned *npeer;
     size_t bytes;
 };
@@ -109,20 +109,21 @@ void nb_refs_destroy(struct nb_refs *r)
 
 /* ---- owner ----------------------------------------------------------------------------------------- */
 
-/* Some receiver has not said yet whether it holds the content. */
+/* Return whether some receiver has yet to answer whether it holds the content. */
 static int unanswered(const struct nb_refs *r, const struct nb_ref *ref)
 {
     return ref->version && ref->answers < (unsigned)r->nranks - 1;
 }
 
-/* All have, and not all do. */
+/* Return whether all receivers have answered, and some do not hold the content. */
 static int lost(const struct nb_refs *r, const struct nb_ref *ref)
 {
     return ref->version && !unanswered(r, ref) && ref->confirms < (unsigned)r->nranks - 1;
 }
 
-/* The slots that followed the last one before are tried first: jobs gather in the same order step after step, or by turns
- * in two, and blocks whose first part looks the same (fresh layer norms) are told apart by it. */
+/* Try first the references that have followed the last operation's one before. Jobs gather in the same order
+ * step after step, or alternate between two orders. The order also distinguishes blocks whose first parts are
+ * equal (fresh layer norms). */
 void nb_refs_seek(const struct nb_refs *r, struct nb_ref_search *s)
 {
     s->next = 0;
@@ -164,14 +165,14 @@ void nb_refs_hear(const struct nb_refs *r, struct nb_ref_search *s, const struct
         s->most = like;
         s->found = (int)s->asked;
         if (s->tried < NB_REF_FOLLOWERS)
-            s->next = r->nown; /* no other is asked about */
+            s->next = r->nown; /* skip the remaining references */
     } else if (like > s->second) {
         s->second = like;
     }
     s->tried = NB_REF_FOLLOWERS;
 }
 
-/* The slot was picked after the other one. */
+/* Note that reference `slot` was picked after `before`. */
 static void note_follower(struct nb_ref *before, int slot)
 {
     if (before->follower[0] == slot)
@@ -180,7 +181,7 @@ static void note_follower(struct nb_ref *before, int slot)
     before->follower[0] = slot;
 }
 
-/* A slot to write new content into: a new one, or the longest unused of those never matched. */
+/* Return a reference to write new content into: a new one, or the longest unused of the unmatched ones. */
 static struct nb_ref *place_new(struct nb_refs *r, size_t bytes)
 {
     struct nb_ref *ref = NULL;
@@ -266,7 +267,7 @@ struct nb_ref *nb_refs_last(const struct nb_refs *r)
     return r->last >= 0 ? r->own[r->last] : NULL;
 }
 
-/* ---- what receivers hold instead of the source ------------------------------------------------------- */
+/* ---- receivers' content that differs from the source --------------------------------------------------- */
 
 static void begin_parts(struct nb_ref *ref, uint64_t opno)
 {
@@ -278,7 +279,7 @@ static void begin_parts(struct nb_ref *ref, uint64_t opno)
     ref->before.at = 0;
     ref->parts = old;
     ref->parts.n = 0;
-    ref->parts_op = opno + 1; /* 0: none yet */
+    ref->parts_op = opno + 1; /* 0: no operation yet */
 }
 
 static int reserve(struct nb_ref_parts *p, size_t more)
@@ -303,7 +304,7 @@ static size_t parts_of(size_t bytes)
     return bytes / PART_BYTES + 2;
 }
 
-/* The part of a range that begins at `offset`: up to the next multiple. */
+/* Return the bytes of a range's part that begins at `offset`: up to the next multiple. */
 static size_t part_bytes(size_t offset, size_t end)
 {
     const size_t next = (offset / PART_BYTES + 1) * PART_BYTES;
@@ -324,7 +325,7 @@ static void begin_range(struct nb_ref_range *range, size_t offset, size_t bytes)
     range->part = 0;
 }
 
-/* The next part of it, behind the one at hand: false when there is none. */
+/* Go to the range's next part. Return false at its end. */
 static bool next_part(struct nb_ref_range *range)
 {
     const size_t end = range->offset + range->bytes;
@@ -334,7 +335,7 @@ static bool next_part(struct nb_ref_range *range)
     return range->part > 0;
 }
 
-/* What was noted of bytes of the part at hand; NULL: nothing, so that the reference's content was delivered. */
+/* Return the note about bytes of the current part. NULL means that the reference's content was delivered. */
 static const struct nb_ref_part *noted(const struct nb_ref *ref, const struct nb_ref_range *range)
 {
     const struct nb_ref_parts *b = &ref->before;
@@ -370,7 +371,7 @@ bool nb_refs_source_ask(struct nb_ref *ref, struct nb_ref_range *range)
         found(range, NB_REF_CHANGED);
     }
     if (range->all != NB_REF_HELD)
-        ref->parts.n = range->kept; /* something else will be held, or nothing */
+        ref->parts.n = range->kept; /* receivers will hold something else */
     return false;
 }
 
@@ -383,7 +384,7 @@ void nb_refs_source_hear(struct nb_ref *ref, struct nb_ref_range *range)
     } else if (p->hash != range->seen.hash) {
         found(range, NB_REF_CHANGED);
     } else {
-        if (p->how == NB_REF_HELD && !reserve(&ref->parts, 1)) /* as long as it stays the same */
+        if (p->how == NB_REF_HELD && !reserve(&ref->parts, 1)) /* while it stays the same */
             ref->parts.part[ref->parts.n++] = *p;
         found(range, p->how);
     }
@@ -440,7 +441,7 @@ void nb_refs_confirmed(struct nb_refs *r, uint64_t opno, int kept, unsigned rece
         if (kept)
             ref->confirms += receivers;
         else
-            r->peers_full = 1; /* never confirmed by all, so never used as a reference */
+            r->peers_full = 1; /* only content that all receivers hold can be a reference */
         return;
     }
 }
