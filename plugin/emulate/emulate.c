@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes in one process, and what NCCL's proxy does for each; see nibble/emulate.h. */
+/* Nodes in one process, with the work of NCCL's proxy for each. See nibble/emulate.h. */
 #include "nibble/emulate.h"
 #include "coll/decide/decide.h"
 #include "coll/report/report.h"
@@ -23,10 +23,9 @@
 #include "policy/records/records.h"
 #include "state/feedback.h"
 
-#define COMM_ID \
-    UINT64_C(0x6e6962626c65) /* NCCL's number of the communicator; not 0, which says "not known" */
-#define SETTLED 4            /* rounds of a millisecond without anything that moves */
-#define LONGEST_NS (3600 * (int64_t)NB_NS_PER_S) /* of virtual time: nothing waits so long for anything */
+#define COMM_ID UINT64_C(0x6e6962626c65) /* NCCL's number of the communicator; not 0, which means unknown */
+#define SETTLED 4                        /* rounds of a millisecond without progress */
+#define LONGEST_NS (3600 * (int64_t)NB_NS_PER_S) /* of virtual time, longer than any wait */
 #define MOST_GROUPS ((NB_EMULATE_CHANNELS + NB_NCCL_GROUP - 1) / NB_NCCL_GROUP)
 
 _Static_assert((int)NB_EMULATE_REDUCE_SCATTER == NB_FUNC_REDUCE_SCATTER &&
@@ -46,15 +45,15 @@ struct node {
     struct nb_coll_listen *listen;
     struct nb_coll_connect *connect;
     struct nb_coll_comm *comm;
-    int connected; /* -EINPROGRESS, or how connecting ended */
+    int connected; /* -EINPROGRESS, or the result of connecting */
     uint8_t *region;
     size_t region_bytes;
-    void **mhandle; /* two a channel */
+    void **mhandle; /* two for each channel */
     int registered;
     /* the operation */
     struct nb_nccl_walk walk;
     struct group group[MOST_GROUPS];
-    uint64_t step; /* what is called next */
+    uint64_t step; /* the next one to call */
     int next;
     const uint8_t *send;
     uint8_t *recv;
@@ -64,7 +63,7 @@ struct nb_emulation {
     int nodes, channels;
     size_t buffer, chunk;
     int64_t now; /* of all nodes' clocks */
-    int err;     /* the first */
+    int err;     /* the first error */
     struct node node[];
 };
 
@@ -81,10 +80,11 @@ static int no_gpu(struct nb_context *ctx)
     return -1;
 }
 
-/* One step of all engines: whether something has moved. Else *until is when time alone moves something. */
+/* Take one step of all engines. Return whether something has moved. *until is the time at which waiting alone
+ * moves something. */
 static bool step_engines(struct nb_emulation *e, int64_t *until)
 {
-    struct pollfd none[1]; /* of which there is room for 0 */
+    struct pollfd none[1]; /* has room for 0 */
     bool moved = false;
 
     *until = INT64_MAX;
@@ -102,7 +102,8 @@ static bool step_engines(struct nb_emulation *e, int64_t *until)
     return moved;
 }
 
-/* Nothing has moved: time goes on to what is due first. -ETIMEDOUT: it would for too long. */
+/* Advance the time, when no engine has moved, to the earliest deadline. Return -ETIMEDOUT when that has gone
+ * on for too long. */
 static int pass_time(struct nb_emulation *e, int64_t until, int64_t began)
 {
     e->now = until == INT64_MAX ? e->now + (int64_t)NB_NS_PER_MS : until > e->now ? until : e->now + 1;
@@ -112,8 +113,8 @@ static int pass_time(struct nb_emulation *e, int64_t until, int64_t began)
     return -ETIMEDOUT;
 }
 
-/* What an operation leaves to be done, confirmations of all-gathers above all, is done before the next
- * begins: as in a job, whose steps are longer than a message takes. */
+/* Complete an operation's remaining work, above all confirmations of all-gathers, before the next begins. In
+ * a job a step takes longer than a message, too. */
 static void settle(struct nb_emulation *e)
 {
     int64_t until;
@@ -130,8 +131,8 @@ static void settle(struct nb_emulation *e)
 
 /* ---- begin and end ------------------------------------------------------------------------------------- */
 
-/* The first of a name counts: what has to be so, then the caller's settings, then what the caller stands
- * for. */
+/* Return the settings. The first setting of a name counts: first the required ones, then the caller's list,
+ * and last NIBBLE_GRAD=all, for which the caller vouches. */
 static const char **settings_of(const struct nb_emulate_config *config)
 {
     static const char *const first[] = {"NIBBLE_DEVICE=host", "NIBBLE_HOST_THREADS=0", "NIBBLE_NET=auto"};
@@ -186,14 +187,14 @@ static int begin_connect(struct nb_emulation *e)
 
         err = nb_coll_connect_begin(handles, e->nodes, i, n->listen, &n->connect);
         if (err) {
-            n->listen = NULL; /* freed with it */
+            n->listen = NULL; /* connect has freed it */
             return err;
         }
     }
     return 0;
 }
 
-/* One step of those that are still connecting: how many are. */
+/* Take one step of the nodes that are still connecting, and return their number. */
 static int step_connect(struct nb_emulation *e, bool *moved, int64_t *until)
 {
     int left = 0;
@@ -240,7 +241,7 @@ static int connect_all(struct nb_emulation *e)
     return err;
 }
 
-/* NCCL's registrations of its buffer. */
+/* Register the buffer as NCCL does. */
 static int register_region(struct nb_emulation *e, struct node *n)
 {
     for (int i = 0; i < 2 * e->channels; i++) {
@@ -355,8 +356,8 @@ static ncclDataType_t nccl_type(enum nb_dtype type)
     return type == NB_F32 ? ncclFloat32 : type == NB_BF16 ? ncclBfloat16 : ncclFloat16;
 }
 
-/* What NCCL's profiler tells of an operation. A number that its caller vouches for stands for the buffer's
- * address, too, which says when a step ends. */
+/* Record an operation as NCCL's profiler reports it. A buffer number that the caller vouches for stands for
+ * the buffer's address, too, which says when a step ends. */
 static int tell(struct node *n, enum nb_dtype type, size_t bytes, int64_t buffer)
 {
     const struct nb_nccl_walk *w = &n->walk;
@@ -378,7 +379,8 @@ static int tell(struct node *n, enum nb_dtype type, size_t bytes, int64_t buffer
     return nb_record_push(n->comm, &r);
 }
 
-/* Where a side's values lie in the node's own buffer: those of a block are counted from its beginning. */
+/* Return where a side's values lie in the node's own buffer. Positions in a block count from its
+ * beginning. */
 static size_t within(const struct nb_nccl_walk *w, bool receives, const struct nb_nccl_place *p)
 {
     const bool all = receives != (w->func == NB_FUNC_REDUCE_SCATTER);
@@ -402,7 +404,7 @@ static void drain(struct node *n, int group, uint64_t step)
     const uint8_t *src = n->region + p.at;
 
     if (w->func == NB_FUNC_ALL_GATHER &&
-        n->send == n->recv + own) { /* in place: the own block stays as it is */
+        n->send == n->recv + own) { /* in place: the own block stays unchanged */
         if (p.from < own)
             memcpy(n->recv + p.from, src, (end < own ? end : own) - p.from);
         if (end > own + w->block) {
@@ -416,7 +418,7 @@ static void drain(struct node *n, int group, uint64_t step)
         memcpy(n->recv + within(w, true, &p), src, p.valid);
 }
 
-/* Hand over what can be. 1: something, 0: nothing, or an error. */
+/* Call for all windows that have room. Return 1 after a call, 0 without one, or an error. */
 static int hand_over(struct node *n, enum nb_dtype type)
 {
     int moved = 0;
@@ -443,7 +445,7 @@ static int hand_over(struct node *n, enum nb_dtype type)
     return moved;
 }
 
-/* Take what is done. 1: something, 0: nothing, or an error. */
+/* Test the windows, and take their data when they are done. Return 1 when one was, else 0, or an error. */
 static int take(struct node *n)
 {
     int moved = 0;
@@ -559,7 +561,7 @@ int nb_emulate_all_gather(struct nb_emulation *e, enum nb_dtype type, size_t cou
     return operate(e, NB_FUNC_ALL_GATHER, type, count, send, recv, NB_EMULATE_NOBODY);
 }
 
-/* ---- what can be seen ---------------------------------------------------------------------------------- */
+/* ---- results and state --------------------------------------------------------------------------------- */
 
 static void add_figures(struct nb_emulate_figures *f, const struct nb_coll_stats *s,
                         enum nb_emulate_func func)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections in memory; see memory_net.h. */
+/* Connections in memory. See memory_net.h. */
 #include "emulate/memory_net.h"
 
 #include <errno.h>
@@ -15,10 +15,10 @@
 
 struct end;
 
-/* A message that is posted on one side, or is done and not yet tested. */
+/* A message that is posted on one side, or is done and untested. */
 struct request {
-    struct request *next;          /* in what the end waits with */
-    struct request *newer, *older; /* all of the end */
+    struct request *next;          /* in the end's list of waiting requests */
+    struct request *newer, *older; /* in the list of all the end's requests */
     struct end *end;
     uint8_t *data;
     size_t size;
@@ -27,8 +27,8 @@ struct request {
 
 struct end {
     struct pipe *pipe;
-    struct request *first, **last; /* without its counterpart yet */
-    struct request *all;           /* not tested yet */
+    struct request *first, **last; /* still without their counterparts */
+    struct request *all;           /* untested requests */
     bool open;
     int err;
     uint64_t bytes;
@@ -80,7 +80,7 @@ static int memory_properties(struct nb_net *net, int dev, struct nb_net_props *p
     memset(props, 0, sizeof(*props));
     snprintf(props->name, sizeof(props->name), "memory0");
     props->mem_support = NB_MEM_HOST;
-    props->speed_mbps = 100000; /* what NCCL would be told; rate_mbps, which decides, stays unknown */
+    props->speed_mbps = 100000; /* for NCCL; rate_mbps, which decides, stays unknown */
     props->max_comms = 65536;
     props->max_recvs = 1;
     props->max_bytes = MAX_BYTES;
@@ -259,7 +259,8 @@ static void match(struct pipe *p)
     }
 }
 
-/* What comes no more: the other end is closed, and what it sent before has been received. */
+/* Return the end's error. -ECONNRESET: the other end is closed, and all its earlier messages have been
+ * received. */
 static int end_error(struct end *e)
 {
     const struct end *other = e == &e->pipe->send ? &e->pipe->recv : &e->pipe->send;

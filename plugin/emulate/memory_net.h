@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A transport between the contexts of one process, for one thread: a message is copied when both its send and
- * its receive are posted, by whichever call comes second. It has one device, of unknown rate, and nothing is
- * lost, late or out of order.
+ * A transport between the contexts of one process, for one thread. A message is copied when both its send and
+ * its receive are posted, by the later of the two calls. It has one device, of unknown rate. Every message
+ * arrives, at once and in order.
  */
 #ifndef NIBBLE_EMULATE_MEMORY_NET_H
 #define NIBBLE_EMULATE_MEMORY_NET_H

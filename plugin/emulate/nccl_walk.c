@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL's cut of operations; see nccl_walk.h. */
+/* NCCL's cut of operations. See nccl_walk.h. */
 #include "emulate/nccl_walk.h"
 
 #include "base/nccl_names.h"
@@ -9,7 +9,8 @@ static size_t slot_of(size_t buffer)
     return buffer / NB_NCCL_STEPS;
 }
 
-/* As NCCL's CollNet-direct chooses it (src/enqueue.cc): smaller where there would be few steps. */
+/* Return the chunk that NCCL's CollNet-direct chooses (src/enqueue.cc): smaller where there would be few
+ * steps. */
 static size_t chosen_chunk(size_t total, int channels, size_t buffer)
 {
     const size_t n = (size_t)channels;
@@ -47,7 +48,7 @@ size_t nb_nccl_walk_region(int channels, size_t buffer)
     return 2 * NB_NCCL_STEPS * (size_t)channels * slot_of(buffer);
 }
 
-/* Where in the vector a channel's chunk begins, within all blocks or the own one. */
+/* Return where in the vector a channel's chunk begins, within all blocks or the own one. */
 static size_t offset_of(const struct nb_nccl_walk *w, bool all, int channel, uint64_t step)
 {
     const size_t offset = (size_t)(step * (uint64_t)w->channels + (uint64_t)channel) * w->chunk;
@@ -71,7 +72,7 @@ struct nb_nccl_place nb_nccl_place(const struct nb_nccl_walk *w, bool receives, 
     struct nb_nccl_place p;
 
     p.at = ((receives ? NB_NCCL_STEPS : 0) + step % NB_NCCL_STEPS) * (size_t)w->laid_out * w->slot;
-    if (w->func == NB_FUNC_ALL_REDUCE) { /* whole chunks, side by side, whatever lies beyond the vector */
+    if (w->func == NB_FUNC_ALL_REDUCE) { /* whole chunks, side by side, even beyond the end of the vector */
         p.at += (size_t)first * w->chunk;
         p.bytes = (size_t)(last - first) * w->chunk;
         p.from = (size_t)(step * (uint64_t)w->channels + (uint64_t)first) * w->chunk;
