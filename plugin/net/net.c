@@ -39,8 +39,8 @@ static int start(struct nb_context *ctx, const struct nb_net_ops *ops, const cha
     return 0;
 }
 
-/* Start verbs where a port is active, else TCP. One log line says what rules verbs out. It is a warning where
- * that looks like a mistake. */
+/* Start verbs where a port is active, else TCP. One log line gives the reason against verbs. It is a warning
+ * where that looks like a mistake. */
 static int start_auto(struct nb_context *ctx, struct nb_net **net)
 {
     char why[512] = "";
