@@ -64,7 +64,7 @@ int nb_device_list_fill(struct nb_context *ctx, struct nb_device_list *list)
     memset(list, 0, sizeof(*list));
     err = ask(ctx, list);
     if (err) {
-        NB_WARN("transport %s cannot tell its devices: %s", name, strerror(-err));
+        NB_WARN("transport %s cannot list its devices: %s", name, strerror(-err));
         return err;
     }
     for (int i = 0; i < list->n; i++) {

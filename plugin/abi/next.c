@@ -88,7 +88,7 @@ struct nb_next_table nb_next_find(enum nb_next which, int newest)
     if (found.table && library_of(found.table) == library_of(kinds)) {
         found.table = NULL;
         if (!library[which].logged)
-            NB_WARN("%s=%s is nibble itself; it must name another plugin", kind->setting, name);
+            NB_WARN("%s=%s is nibble itself: it must name another plugin", kind->setting, name);
         library[which].logged = true;
     } else if (library[which].dl && !found.table && !library[which].logged) {
         NB_WARN("%s=%s has no table %s_v%d to _v%d, so that nibble passes nothing on", kind->setting, name,

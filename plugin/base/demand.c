@@ -34,8 +34,8 @@ int nb_demand_check(const char *text, char *error, size_t cap)
         const size_t n = strcspn(at, ",");
         if (demand_of(at, n) < 0) {
             snprintf(error, cap,
-                     "NIBBLE_REQUIRE=%s: \"%.*s\" is none of settings, collnet, all-reduce and tuner, "
-                     "nor is all of it none",
+                     "NIBBLE_REQUIRE=%s: \"%.*s\" must be settings, collnet, all-reduce or tuner, or the "
+                     "whole list none",
                      text, (int)n, at);
             return -EINVAL;
         }

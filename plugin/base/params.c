@@ -307,7 +307,7 @@ static int nb_reject_unknown(const char *const *list, char *fault, size_t cap)
         if (known || nb_tell_removed(*e))
             continue;
         if (!closest) {
-            NB_WARN("%.*s is not a setting of nibble's, and ignored", (int)n, *e);
+            NB_WARN("%.*s is not a setting of nibble and is ignored", (int)n, *e);
             continue;
         }
         char text[NB_VALUE_TEXT];

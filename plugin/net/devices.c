@@ -30,7 +30,7 @@ static int nic_of(const struct devices *d, int dev)
 {
     if (dev >= 0 && dev < d->ndevices)
         return dev % d->nnics;
-    NB_WARN("there is no device %d, there are %d", dev, d->ndevices);
+    NB_WARN("device %d is unknown: there are %d", dev, d->ndevices);
     return -EINVAL;
 }
 
@@ -121,7 +121,8 @@ static void read_properties(struct devices *d, int i)
     ret = under->ops->properties(under, i, &props);
     if (ret) {
         /* Leaving the device out on this node alone would end the job: NCCL counts CollNet devices. */
-        NB_WARN("device %d of transport %s cannot tell its properties (%s); it is shown, and fails when used",
+        NB_WARN("device %d of transport %s does not report its properties (%s): it stays in the list, and "
+                "its connections fail",
                 i, under->ops->name, strerror(-ret));
         memset(&props, 0, sizeof(props));
         snprintf(props.name, sizeof(props.name), "%s%d", under->ops->name, i);
@@ -144,7 +145,7 @@ int nb_devices_open(struct nb_net *under, int copies, struct nb_net **net)
     if (!d)
         return -ENOMEM;
     if (n > NB_NET_MAX_DEVS) {
-        NB_WARN("transport %s has %d devices, only the first %d are used", under->ops->name, n,
+        NB_WARN("transport %s has %d devices: only the first %d are used", under->ops->name, n,
                 NB_NET_MAX_DEVS);
         n = NB_NET_MAX_DEVS;
     }

@@ -92,7 +92,7 @@ static int list_devices(struct nb_context *ctx, struct nb_net *transport)
     int rc = nb_devices_open(transport, copies, &ctx->net);
 
     if (rc) {
-        NB_WARN("transport %s cannot tell its devices: %s", transport->ops->name, strerror(-rc));
+        NB_WARN("transport %s cannot list its devices: %s", transport->ops->name, strerror(-rc));
         transport->ops->fini(transport);
     }
     return rc;

@@ -156,7 +156,7 @@ START_TEST(several_each)
     ck_assert_str_eq(p[6].name, "nic0#3");
     ck_assert_int_eq(net->ops->listen(net, 8, handle, &comm), -EINVAL);
     ck_assert_int_eq(net->ops->connect(net, -1, NULL, handle, &comm), -EINVAL);
-    ck_assert(capture_has("there is no device 8, there are 8"));
+    ck_assert(capture_has("device 8 is unknown: there are 8"));
 }
 END_TEST
 
@@ -171,7 +171,7 @@ START_TEST(at_most_64)
         "%s", capture_text);
     capture_reset();
     ck_assert_int_eq(show(70, 2), 64);
-    ck_assert(capture_has("has 70 devices, only the first 64 are used"));
+    ck_assert(capture_has("has 70 devices: only the first 64 are used"));
 }
 END_TEST
 
@@ -182,7 +182,7 @@ START_TEST(a_broken_nic_is_shown)
     broken = 1;
     ck_assert_int_eq(show(2, 2), 4);
     ck_assert_int_eq(capture_warnings, 1);
-    ck_assert(capture_has("device 1 of transport fake cannot tell its properties (No such device)"));
+    ck_assert(capture_has("device 1 of transport fake does not report its properties (No such device)"));
     ck_assert_int_eq(net->ops->properties(net, 1, &p), 0);
     ck_assert_str_eq(p.name, "fake1");
     ck_assert_int_gt(p.speed_mbps, 0);

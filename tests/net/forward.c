@@ -444,7 +444,7 @@ START_TEST(devices_that_fail_are_shown)
     ck_assert_int_eq(n, 2);
     ck_assert_int_eq(net->ops->properties(net, 1, &p), 0);
     ck_assert_str_eq(p.name, "forward1");
-    ck_assert(capture_has("device 1 of transport forward cannot tell its properties"));
+    ck_assert(capture_has("device 1 of transport forward does not report its properties"));
     notes->fail_properties = 0;
     context_down(&context);
     capture_reset();

@@ -146,9 +146,9 @@ static const struct {
     bool sender;
     const char *text;
 } posts[] = {
-    {"post_send", ENOMEM, true, "cannot be posted"},  {"post_send", EIO, false, "cannot be posted"},
-    {"poll_cq", EIO, true, "completion queue"},       {"post_recv", ENOMEM, false, "receive request"},
-    {"req_notify_cq", EIO, true, "cannot be waited"}, {"post_recv", EIO, true, "receive request"},
+    {"post_send", ENOMEM, true, "cannot be posted"}, {"post_send", EIO, false, "cannot be posted"},
+    {"poll_cq", EIO, true, "completion queue"},      {"post_recv", ENOMEM, false, "receive request"},
+    {"req_notify_cq", EIO, true, "cannot wait for"}, {"post_recv", EIO, true, "receive request"},
 };
 
 START_TEST(call_fails)
@@ -353,7 +353,7 @@ START_TEST(nobody_accepts)
     while (!rc && !comm && patient_ms() < begin + 5000)
         rc = net->ops->connect(net, 0, NULL, handle, &comm);
     ck_assert_int_eq(rc, -ETIMEDOUT);
-    has(last_warning(), "the peer says nothing");
+    has(last_warning(), "the peer sends no answer");
     net->ops->close_listen(listen);
     net_down();
 }
@@ -446,7 +446,7 @@ START_TEST(fatal_event)
     rq = post_recv(q.recv, dst, SIZE, 0);
     fake_event(0, fatal_events[_i], 1); /* the first pair's: 0 is the sender's, 1 the receiver's */
     ck_assert_int_eq(wait_req(r, NULL, IN_TIME_MS), -EIO);
-    has(logged(all ? "the adapter is lost" : "reported by the adapter"), "127.0.0.1<");
+    has(logged(all ? "the adapter is lost" : "the adapter reports: "), "127.0.0.1<");
     has(logged(nb_verbs_event_name(fatal_events[_i])), "fake0");
     if (all) {
         ck_assert_int_eq(wait_req(rq, NULL, IN_TIME_MS), -EIO);

@@ -130,7 +130,7 @@ static int load(struct nb_foreign *f, const char *name)
         return -ENOTSUP;
     }
     if (library_of(f->table.any) == library_of(&no_profiler)) {
-        NB_WARN("forward: NIBBLE_NET_FORWARD=%s is nibble itself; it must name another plugin", name);
+        NB_WARN("forward: NIBBLE_NET_FORWARD=%s is nibble itself: it must name another plugin", name);
         return -ELOOP;
     }
     f->forwarding = dlsym(f->dl, NB_FORWARDING_SYMBOL);

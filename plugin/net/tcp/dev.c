@@ -68,7 +68,7 @@ struct nb_tcp_dev *nb_tcp_device(struct nb_tcp *tcp, int dev)
 {
     if (dev >= 0 && dev < tcp->ndevs)
         return &tcp->dev[dev];
-    NB_WARN("tcp: there is no device %d, there are %d", dev, tcp->ndevs);
+    NB_WARN("tcp: device %d is unknown: there are %d", dev, tcp->ndevs);
     return NULL;
 }
 

@@ -265,9 +265,7 @@ static bool hear_stranger(struct nb_tcp_listen *l, int i, int64_t now)
     rc = nb_tcp_hello_get(s->hello, &hello);
     if (rc == -EINVAL || !nb_tcp_token_equal(hello.token, l->token)) {
         drop_stranger(l, i,
-                      rc == -EINVAL ? "it does not speak this protocol"
-                                    : "wrong token: it looks for "
-                                      "another process");
+                      rc == -EINVAL ? "it speaks another protocol" : "wrong token: it wants another process");
         return true;
     }
     /* It has shown the token, so it is one of our peers and the listener reports its errors. */
@@ -277,8 +275,8 @@ static bool hear_stranger(struct nb_tcp_listen *l, int i, int64_t now)
                 s->peer, l->local, hello.version, NB_TCP_WIRE_VERSION);
         l->err = -EPROTO;
     } else if (rc) {
-        NB_WARN("tcp: the hello from %s to %s makes no sense (stream %u of %u)", s->peer, l->local,
-                hello.stream, hello.streams);
+        NB_WARN("tcp: the hello from %s to %s is invalid (stream %u of %u)", s->peer, l->local, hello.stream,
+                hello.streams);
         l->err = -EPROTO;
     } else if (hello.use != (uint32_t)l->use) {
         NB_WARN("%s: %s, which connects to %s, uses the transport %s, this node %s: set NIBBLE_NET alike on "
@@ -342,7 +340,7 @@ static void drop_dead_halves(struct nb_tcp_listen *l, int64_t now)
 {
     for (struct half_conn **at = &l->half; *at;) {
         struct half_conn *h = *at;
-        const char *why = now >= h->deadline ? "not all sockets came in time" : NULL;
+        const char *why = now >= h->deadline ? "some sockets did not arrive in time" : NULL;
 
         for (int i = 0; i < h->streams && !why && h->present < h->streams; i++) {
             char c;

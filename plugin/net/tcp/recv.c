@@ -52,7 +52,7 @@ __attribute__((format(printf, 4, 5))) static void recv_fail(struct nb_tcp_recv *
     if (quiet)
         NB_INFO(NCCL_NET, "tcp: %s, from which %s receives: %s", s->c.peer, s->c.local, why);
     else
-        NB_WARN("tcp: receiving on %s from %s failed: %s; %d receives are lost", s->c.local, s->c.peer, why,
+        NB_WARN("tcp: receiving on %s from %s failed: %s. %d receives are lost", s->c.local, s->c.peer, why,
                 s->c.unfinished);
 }
 
@@ -209,7 +209,7 @@ static bool next_frame(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
             return false;
     }
     if (nb_tcp_frame_get(t->buf + t->pos, &t->frame, s->c.key) || t->frame.kind == NB_TCP_ERROR || t->bye) {
-        protocol_error(s, t, "a header that is not this protocol's (damaged or misplaced bytes)");
+        protocol_error(s, t, "an invalid frame header (damaged or misplaced bytes)");
         return false;
     }
     t->pos += NB_TCP_FRAME_BYTES;

@@ -61,7 +61,7 @@ __attribute__((format(printf, 3, 4))) static void send_fail(struct nb_tcp_send *
     va_start(ap, fmt);
     vsnprintf(why, sizeof(why), fmt, ap);
     va_end(ap);
-    NB_WARN("tcp: sending from %s to %s failed: %s; %d sends are lost", s->c.local, s->c.peer, why,
+    NB_WARN("tcp: sending from %s to %s failed: %s. %d sends are lost", s->c.local, s->c.peer, why,
             s->c.unfinished);
     for (int i = 0; i < s->c.nstreams; i++)
         shutdown(s->stream[i].fd, SHUT_RDWR);
@@ -108,7 +108,7 @@ static void look_back(struct nb_tcp_send *s, int cause)
         if (s->back_have < sizeof(s->back))
             return;
         if (nb_tcp_frame_get(s->back, &f, s->c.key) || f.kind == NB_TCP_DATA)
-            send_fail(s, -EPROTO, "the peer answered with bytes that are not this protocol's");
+            send_fail(s, -EPROTO, "the peer answered with bytes of another protocol");
         else if (f.kind == NB_TCP_BYE && !inside_message(s))
             peer_left(s);
         else if (f.kind == NB_TCP_BYE)

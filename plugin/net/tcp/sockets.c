@@ -212,7 +212,8 @@ int nb_tcp_if_find(struct nb_tcp_if *ifs, int max)
             char names[256];
 
             list_names(list, names, sizeof(names));
-            NB_WARN("tcp: NCCL_SOCKET_IFNAME=%s matches no interface with an %s address; there are: %s", want,
+            NB_WARN("tcp: NCCL_SOCKET_IFNAME=%s matches no interface with an %s address. Interfaces: %s",
+                    want,
                     family == AF_INET    ? "IPv4"
                     : family == AF_INET6 ? "IPv6"
                                          : "IP",

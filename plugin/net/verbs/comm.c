@@ -75,8 +75,8 @@ static int look_at_port(struct nb_verbs_comm *c)
     memset(&a, 0, sizeof(a));
     if (c->hca->api->query_port(c->hca->context, (uint8_t)c->dev->port, &a) != 0 ||
         a.state != IBV_PORT_ACTIVE) {
-        NB_WARN("verbs: %s: port %d is not active, no connection with %s can be made over it", c->dev->name,
-                c->dev->port, c->peer);
+        NB_WARN("verbs: %s: port %d is not active and cannot connect to %s", c->dev->name, c->dev->port,
+                c->peer);
         return -ENETDOWN;
     }
     c->meta.mtu = (uint8_t)a.active_mtu;
@@ -267,7 +267,8 @@ int nb_verbs_post(struct nb_verbs_comm *c, struct nb_verbs_qp *q, struct ibv_sen
 
     if (rc) {
         rc = rc > 0 ? rc : errno;
-        nb_verbs_fail(c, -rc, "a request cannot be posted on queue pair %u: %s (%u of %u places were free)",
+        nb_verbs_fail(c, -rc,
+                      "a send request cannot be posted on queue pair %u: %s (%u of %u places were free)",
                       q->qp->qp_num, strerror(rc), q->free, c->send_depth);
         return -rc;
     }

@@ -94,7 +94,7 @@ static int address_range(struct nb_verbs_conf *c)
     c->range_bits = (int)bits;
     return 0;
 bad:
-    NB_WARN("verbs: NCCL_IB_ADDR_RANGE=%s is no range of %s addresses (as %s)", s,
+    NB_WARN("verbs: NCCL_IB_ADDR_RANGE=%s is not a range of %s addresses such as %s", s,
             max == 32 ? "IPv4" : "IPv6", max == 32 ? "10.1.0.0/16" : "fd00::/8");
     return -EINVAL;
 }

@@ -176,7 +176,7 @@ static int take_meta(struct nb_verbs_connecting *h)
         return rc;
     }
     if (rc) {
-        NB_WARN("verbs: %s: what %s says about its queue pairs makes no sense", h->dev->name, h->peer);
+        NB_WARN("verbs: %s: %s sent invalid data about its queue pairs", h->dev->name, h->peer);
         return -EPROTO;
     }
     if (m->error) {
@@ -221,7 +221,7 @@ static int join(struct nb_verbs_connecting *h, int64_t now)
             h->retry_at = now + (int64_t)conf->mqp_retry_ms * h->retries;
             return 0;
         }
-        NB_WARN("verbs: %s: no way to %s (%s) after %d attempts: its address is not resolved (ARP); are both "
+        NB_WARN("verbs: %s: no way to %s (%s) after %d attempts: its address is not resolved (ARP). Are both "
                 "ports of "
                 "one network?",
                 h->dev->name, h->peer, c->peer_meta.device, h->retries);
@@ -393,7 +393,7 @@ int nb_verbs_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg *
     if (rc <= 0) {
         if (h->stage > DIAL && rc != -ECONNREFUSED)
             NB_WARN("verbs: connecting from %s to %s failed after %.1f s: %s", d->name, h->peer,
-                    (double)(now - h->begun) / 1000, rc ? strerror(-rc) : "the peer says nothing");
+                    (double)(now - h->begun) / 1000, rc ? strerror(-rc) : "the peer sends no answer");
         else if (rc == 0)
             NB_WARN("verbs: connecting from %s failed: no peer after %.1f s", d->name,
                     (double)(now - h->begun) / 1000);
@@ -545,7 +545,7 @@ int nb_verbs_accept(void *listen_comm, void **recv_comm)
         }
         *at = h->next;
         if (rc < 0) {
-            NB_WARN("verbs: %s: a connection from %s was not made after %.1f s: %s", l->dev->name, h->peer,
+            NB_WARN("verbs: %s: a connection from %s failed after %.1f s: %s", l->dev->name, h->peer,
                     (double)(now - h->begun) / 1000, rc == -ECONNRESET ? "the peer hung up" : strerror(-rc));
             half_free(h);
             /* A peer that has gone away will come again, or other checks will miss it. Our own errors would

@@ -27,7 +27,7 @@ struct nb_verbs_dev *nb_verbs_device(struct nb_verbs *v, int dev)
 {
     if (dev >= 0 && dev < v->ndevs)
         return &v->dev[dev];
-    NB_WARN("verbs: there is no device %d, there are %d", dev, v->ndevs);
+    NB_WARN("verbs: device %d is unknown: there are %d", dev, v->ndevs);
     return NULL;
 }
 
@@ -305,7 +305,7 @@ static void explain(const struct nb_verbs_conf *conf, const struct leftovers *l,
     else if (l->filtered > 0)
         snprintf(why, cap, "NCCL_IB_HCA=%s matches no RDMA port: there is %s", conf->hca, l->names);
     else
-        snprintf(why, cap, "no RDMA device can be used (%d found; NCCL_DEBUG=INFO tells more)", found);
+        snprintf(why, cap, "no RDMA device is usable (%d found, NCCL_DEBUG=INFO shows why)", found);
 }
 
 int nb_verbs_devices_open(struct nb_verbs *v, char *why, size_t cap, bool *misfit)

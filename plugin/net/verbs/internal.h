@@ -87,7 +87,8 @@ int nb_verbs_control_get(const uint8_t bytes[NB_VERBS_CONTROL_BYTES], struct nb_
 #define NB_VERBS_SLOT_BYTES 256
 #define NB_VERBS_ENTRY_BYTES 24
 #define NB_VERBS_SLOT_USED(n) (16 + (size_t)(n)*NB_VERBS_ENTRY_BYTES)
-_Static_assert(NB_VERBS_SLOT_USED(NB_NET_MAX_RECVS) <= NB_VERBS_SLOT_BYTES, "a slot holds a full group");
+_Static_assert(NB_VERBS_SLOT_USED(NB_NET_MAX_RECVS) <= NB_VERBS_SLOT_BYTES,
+               "a grant holds a full grouped receive");
 
 struct nb_verbs_cts {
     uint32_t seq;

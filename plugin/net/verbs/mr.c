@@ -187,14 +187,14 @@ int nb_verbs_dereg_mr(void *comm, void *mhandle)
     while (at < h->nmr && h->mr[at] != mhandle)
         at++;
     if (at == h->nmr) {
-        NB_WARN("verbs: %s: there is no such registration", c->dev->name);
+        NB_WARN("verbs: %s: the registration is unknown", c->dev->name);
         rc = -EINVAL;
     } else if (--h->mr[at]->refs == 0) {
         struct nb_verbs_mr *m = h->mr[at];
 
         rc = h->api->dereg_mr(m->mr);
         if (rc) {
-            NB_WARN("verbs: %s: giving back %zu bytes failed: %s", c->dev->name, m->bytes, strerror(rc));
+            NB_WARN("verbs: %s: deregistering %zu bytes failed: %s", c->dev->name, m->bytes, strerror(rc));
             rc = -rc;
         }
         memmove(&h->mr[at], &h->mr[at + 1], (size_t)(h->nmr - at - 1) * sizeof(h->mr[0]));

@@ -44,7 +44,7 @@ static void read_socket(struct nb_verbs_comm *c, int64_t now)
             return;
         c->heard_bytes = 0;
         if (nb_verbs_control_get(c->heard, &k) != 0 || k.kind == NB_VERBS_READY) {
-            nb_verbs_fail(c, -EPROTO, "what the peer says over its socket is not this protocol's");
+            nb_verbs_fail(c, -EPROTO, "the peer's socket carries bytes of another protocol");
             return;
         }
         if (k.kind == NB_VERBS_BYE) {
@@ -68,7 +68,7 @@ static void fail_wc(struct nb_verbs_comm *c, const struct ibv_wc *wc)
     nb_verbs_gid_name(c->gid.raw, local);
     nb_verbs_gid_name(c->peer_meta.gid, remote);
     nb_verbs_fail(c, nb_verbs_status_errno(wc->status),
-                  "%s (status %d, vendor error 0x%x) on queue pair %u; GID %s, the peer's %s. Hint: %s",
+                  "%s (status %d, vendor error 0x%x) on queue pair %u, GID %s, peer's GID %s. Hint: %s",
                   nb_verbs_status_name(wc->status), (int)wc->status, wc->vendor_err, wc->qp_num, local,
                   remote, nb_verbs_status_hint(wc->status));
 }
@@ -98,7 +98,7 @@ static void closed_by_peer(struct nb_verbs_comm *c, int64_t now)
     if (!c->is_send && c->bye && c->bye_count > c->messages && now - c->eof_ms < LAST_DATA_MS)
         return;
     if (c->bye && !c->is_send && c->bye_count > c->messages)
-        nb_verbs_fail(c, -ECONNRESET, "the peer has closed after %llu messages, of which %llu have come",
+        nb_verbs_fail(c, -ECONNRESET, "the peer has closed after %llu messages, of which %llu have arrived",
                       (unsigned long long)c->bye_count, (unsigned long long)c->messages);
     else if (c->bye)
         c->err = -ECONNRESET; /* in order: the caller knows whether it is worth a line */
@@ -111,7 +111,7 @@ int nb_verbs_check(struct nb_verbs_comm *c)
     if (!c->err && atomic_load_explicit(&c->hca->fatal, memory_order_relaxed))
         nb_verbs_fail(c, -EIO, "the adapter is lost (%s)", nb_verbs_event_name(IBV_EVENT_DEVICE_FATAL));
     if (!c->err && atomic_load_explicit(&c->async, memory_order_relaxed))
-        nb_verbs_fail(c, -EIO, "%s, reported by the adapter; see dmesg",
+        nb_verbs_fail(c, -EIO, "the adapter reports: %s (see dmesg)",
                       nb_verbs_event_name((enum ibv_event_type)(atomic_load(&c->async) - 1)));
     if (!c->err && c->eof) {
         if (c->bye)
@@ -155,7 +155,7 @@ static void handle_event(struct nb_verbs_hca *h, const struct ibv_async_event *e
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR: c = find_comm(h, e->element.qp, NULL); break;
     case IBV_EVENT_PORT_ERR:
-        NB_WARN("verbs: %s: port %d is down; what is under way on it fails when its retries end", h->name,
+        NB_WARN("verbs: %s: port %d is down: its requests in flight fail when their retries end", h->name,
                 e->element.port_num);
         return;
     case IBV_EVENT_COMM_EST: return;
@@ -270,7 +270,7 @@ int nb_verbs_poll_fds(void *comm, int is_send, struct pollfd *fds, int max)
         int rc = ibv_req_notify_cq(c->cq, 0);
 
         if (rc) {
-            nb_verbs_fail(c, -EIO, "completions cannot be waited for: %s", strerror(rc > 0 ? rc : errno));
+            nb_verbs_fail(c, -EIO, "cannot wait for completions: %s", strerror(rc > 0 ? rc : errno));
             return -1;
         }
         c->armed = true;

@@ -69,8 +69,7 @@ static void completion(struct nb_verbs_comm *c, const struct ibv_wc *wc)
     slot = &r->slot[imm.slot];
     if (!slot->req || (int)imm.entry >= slot->req->n || (slot->seq & NB_VERBS_DATA_SEQ_MASK) != imm.seq ||
         imm.pieces > (unsigned)r->c.nqps) {
-        nb_verbs_fail(&r->c, -EPROTO,
-                      "a message for slot %u, entry %u, number %u in %u pieces, which nobody asked for",
+        nb_verbs_fail(&r->c, -EPROTO, "an unexpected message for grant %u, entry %u, number %u in %u pieces",
                       imm.slot, imm.entry, imm.seq, imm.pieces);
         return;
     }

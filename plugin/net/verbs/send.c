@@ -28,7 +28,7 @@ static void open_slot(struct nb_verbs_send *s, uint32_t imm)
     int rc = nb_verbs_cts_get(s->c.mem + (size_t)at * NB_VERBS_SLOT_BYTES, &o->cts);
 
     if (rc || (o->cts.seq & NB_VERBS_CTS_SEQ_MASK) != imm >> 8 || o->cts.seq != s->cts_seq) {
-        nb_verbs_fail(&s->c, -EPROTO, "the peer clears slot %d with number %u, expected was %u", at,
+        nb_verbs_fail(&s->c, -EPROTO, "the peer wrote grant %d with number %u instead of %u", at,
                       rc ? imm >> 8 : o->cts.seq, s->cts_seq);
         return;
     }
