@@ -40,7 +40,7 @@ static void usage(FILE *f)
         "      --text PATH        file or folder to train on, several times if wanted\n"
         "                         (/usr/share/common-licenses)\n"
         "      --text-limit MB    read at most this much (64)\n"
-        "      --steps N          steps of each run (300)\n"
+        "      --steps N          steps of each run (240)\n"
         "      --runs LIST        of raw, nofeedback, feedback (these three), ema, delta4; with --exchange "
         "codec\n"
         "                         also of loco, sdp4bit-gradients, sdp4bit-weights, wrongslot\n"
@@ -49,7 +49,7 @@ static void usage(FILE *f)
         "                         shared memory, without the plugin\n"
         "      --plugin PATH      the plugin's shared object (the build's)\n"
         "      --layers N, --width N, --heads N, --context N, --batch N\n"
-        "                         the model (6, 128, 4, 128) and sequences a node and step (8)\n"
+        "                         the model (4, 96, 3, 64) and sequences a node and step (8)\n"
         "      --rate X           peak learning rate (0.003)\n"
         "      --seed N           of weights and batches (1)\n"
         "      --dump-grads DIR   write gradients of the first run's every 50th step to DIR\n"
@@ -246,10 +246,10 @@ static void defaults(struct options *o, int quick)
 {
     memset(o, 0, sizeof *o);
     o->cfg = quick ? (struct nbt_config){.layers = 2, .width = 64, .heads = 2, .context = 64, .batch = 4}
-                   : (struct nbt_config){.layers = 6, .width = 128, .heads = 4, .context = 128, .batch = 8};
+                   : (struct nbt_config){.layers = 4, .width = 96, .heads = 3, .context = 64, .batch = 8};
     o->s.opt = (struct nbt_adamw){.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f};
     o->s.nodes = quick ? 2 : 4;
-    o->s.steps = quick ? 80 : 300;
+    o->s.steps = quick ? 80 : 240;
     o->s.rate = 3e-3f;
     o->s.seed = 1;
     o->s.grad_type = NB_BF16;
