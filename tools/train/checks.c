@@ -88,29 +88,14 @@ void nbt_probe(struct nbt_worker *w)
     struct nbt_node_board *mine = &w->board->node[w->node->rank];
     nbt_fidelity_measure(&w->s->lay, &w->usage, w->first, w->n, w->u, w->u_exact, w->delivered, w->exact,
                          &mine->fidelity);
-    if (w->shadow.ops)
-        nbt_fidelity_measure(&w->s->lay, &w->usage, w->first, w->n, w->u_shadow, w->u_exact,
-                             w->delivered_shadow, w->exact, &mine->fidelity_shadow);
 }
 
-void nbt_probe_collect(struct nbt_worker *w, size_t step, int instant)
+void nbt_probe_collect(struct nbt_worker *w)
 {
     struct nbt_fidelity_sums sums[NBT_MAX_NODES];
-    struct nbt_fidelity at = {0};
-    struct nbt_step *record = &w->board->step[step];
     if (w->node->rank != 0)
         return;
     for (int r = 0; r < w->s->nodes; r++)
         sums[r] = w->board->node[r].fidelity;
-    if (instant)
-        nbt_fidelity_add(&w->board->fidelity, sums, w->s->nodes);
-    if (!w->shadow.ops)
-        return;
-    nbt_fidelity_add(&at, sums, w->s->nodes);
-    memcpy(record->off, at.off, sizeof record->off);
-    memset(&at, 0, sizeof at);
-    for (int r = 0; r < w->s->nodes; r++)
-        sums[r] = w->board->node[r].fidelity_shadow;
-    nbt_fidelity_add(&at, sums, w->s->nodes);
-    memcpy(record->off_shadow, at.off, sizeof record->off_shadow);
+    nbt_fidelity_add(&w->board->fidelity, sums, w->s->nodes);
 }

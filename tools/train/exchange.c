@@ -6,8 +6,7 @@
 
 const struct nbt_exchange_ops *nbt_exchange_find(const char *name)
 {
-    static const struct nbt_exchange_ops *const all[] = {&nbt_exchange_plugin, &nbt_exchange_shm,
-                                                         &nbt_exchange_codec};
+    static const struct nbt_exchange_ops *const all[] = {&nbt_exchange_plugin, &nbt_exchange_shm};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (strcmp(all[i]->name, name) == 0)
             return all[i];
@@ -19,14 +18,4 @@ const struct nbt_exchange_ops *nbt_exchange_find(const char *name)
 size_t nbt_exchange_shared_bytes(int nnodes, size_t block)
 {
     return (size_t)nnodes * (size_t)nnodes * (block * sizeof(float) + block / 8 + 4096);
-}
-
-void nbt_traffic_add(struct nbt_traffic *sum, const struct nbt_traffic *x)
-{
-    sum->reduce_scatter.ops += x->reduce_scatter.ops;
-    sum->reduce_scatter.wire += x->reduce_scatter.wire;
-    sum->all_gather.ops += x->all_gather.ops;
-    sum->all_gather.wire += x->all_gather.wire;
-    sum->quantized_ops += x->quantized_ops;
-    sum->feedback_ops += x->feedback_ops;
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How gradients and weights travel between the nodes of a run. One implementation drives the plugin as NCCL
- * does, through the proxy harness. Two go through shared memory, to tell what is the plugin's doing and what
- * is not: `shm` is exact, `codec` applies the codecs and error feedback as the plugin should, without any
- * network.
+ * does, through the proxy harness. `shm` goes through shared memory and is exact, to tell what is the plugin's
+ * doing and what is not.
  *
  * All functions are collective, called by each node's main thread in the same order, and return 0 or a
  * negative errno value after hx_fail has recorded why.
@@ -14,12 +13,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "method.h"
 #include "model.h"
 #include "nibble/codec.h"
 #include "tests/harness/lib/harness.h"
 
-/* Nodes of a run. Seeds of random rounding are derived from it: another number gives other runs. */
+/* Nodes of a run. */
 #define NBT_MAX_NODES 8
 
 /* Bytes by function, of one node or summed over nodes; cumulative. */
@@ -33,25 +31,18 @@ struct nbt_traffic {
     int known;        /* 0: this exchange does not count */
 };
 
-/* Add the counts; `known` stays as it is. */
-void nbt_traffic_add(struct nbt_traffic *sum, const struct nbt_traffic *x);
-
 /* Deliberate mistakes, to show that the checks see them. */
 enum nbt_fault {
     NBT_FAULT_NONE,
-    NBT_FAULT_WEIGHT, /* node 1 flips the last bit of one gathered weight, once */
-    NBT_FAULT_SLOT    /* codec exchange: the carried error of one block is used for another, in every run */
+    NBT_FAULT_WEIGHT /* node 1 flips the last bit of one gathered weight, once */
 };
 
 struct nbt_exchange_cfg {
     struct hx_node *node;
     enum nb_dtype grad_type;
-    struct nbt_method method;     /* what `codec` does; the plugin has its settings from the environment */
-    const struct nbt_layout *lay; /* of the values; `codec` */
-    uint64_t seed;                /* of random rounding; `codec` */
-    size_t block;                 /* values of one node's block */
-    void *shared;                 /* memory all nodes see, nbt_exchange_shared_bytes long, zero at first */
-    const char *plugin;           /* path; NULL: the harness' choice */
+    size_t block;       /* values of one node's block */
+    void *shared;       /* memory all nodes see, nbt_exchange_shared_bytes long, zero at first */
+    const char *plugin; /* path; NULL: the harness' choice */
 };
 
 struct nbt_exchange;
@@ -63,10 +54,8 @@ struct nbt_exchange_ops {
     int (*reduce_scatter)(struct nbt_exchange *x, const void *send, void *recv);
     /* In place: buf holds nnodes blocks of 16-bit values, of which the own one is filled in. */
     int (*all_gather)(struct nbt_exchange *x, uint16_t *buf);
-    /* What this node has sent so far; traffic->known tells whether it can be said while running. */
-    void (*traffic)(struct nbt_exchange *x, struct nbt_traffic *traffic);
     int (*close)(struct nbt_exchange *x);
-    /* In the parent, afterwards: totals from a node's captured log. NULL where `traffic` tells them. */
+    /* In the parent, afterwards: totals from a node's captured log. NULL: it does not count. */
     void (*traffic_from_log)(const char *log, struct nbt_traffic *traffic);
     /* ... and the lines that tell how it was decided what to code, each indented. NULL: nothing was decided.
      */
@@ -80,10 +69,9 @@ struct nbt_exchange {
 };
 
 extern const struct nbt_exchange_ops nbt_exchange_shm;
-extern const struct nbt_exchange_ops nbt_exchange_codec;
 extern const struct nbt_exchange_ops nbt_exchange_plugin;
 
-/* By name ("plugin", "shm", "codec"); NULL when there is none. */
+/* By name ("plugin", "shm"); NULL when there is none. */
 const struct nbt_exchange_ops *nbt_exchange_find(const char *name);
 /* Shared memory that any implementation wants for a job. */
 size_t nbt_exchange_shared_bytes(int nnodes, size_t block);

@@ -151,13 +151,6 @@ static int plugin_all_gather(struct nbt_exchange *x, uint16_t *buf)
     return run(x, &op, "all-gather of the weights");
 }
 
-/* The counters of a loaded plugin are its own; it says them when the communicator closes. */
-static void plugin_traffic(struct nbt_exchange *x, struct nbt_traffic *traffic)
-{
-    (void)x;
-    memset(traffic, 0, sizeof *traffic);
-}
-
 /* The number behind `key` (as in "wire=") in the text [at, end). */
 static int number_after(const char *at, const char *end, const char *key, uint64_t *value)
 {
@@ -251,7 +244,6 @@ const struct nbt_exchange_ops nbt_exchange_plugin = {
     .open = plugin_open,
     .reduce_scatter = plugin_reduce_scatter,
     .all_gather = plugin_all_gather,
-    .traffic = plugin_traffic,
     .close = plugin_close,
     .traffic_from_log = plugin_traffic_from_log,
     .story_from_log = plugin_story,

@@ -55,12 +55,6 @@ static int shm_all_gather(struct nbt_exchange *x, uint16_t *buf)
     return 0;
 }
 
-static void shm_traffic(struct nbt_exchange *x, struct nbt_traffic *traffic)
-{
-    (void)x;
-    memset(traffic, 0, sizeof *traffic);
-}
-
 static int shm_close(struct nbt_exchange *x)
 {
     (void)x;
@@ -72,6 +66,5 @@ const struct nbt_exchange_ops nbt_exchange_shm = {
     .open = shm_open_,
     .reduce_scatter = shm_reduce_scatter,
     .all_gather = shm_all_gather,
-    .traffic = shm_traffic,
     .close = shm_close,
 };

@@ -75,20 +75,3 @@ struct nbt_phases nbt_phases_of(const struct nbt_settings *s, const struct nbt_b
     }
     return p;
 }
-
-double nbt_gather_bits(const struct nbt_settings *s, const struct nbt_board *b, size_t first, size_t end)
-{
-    if (first == 0 || first >= end || end > b->steps_done || !b->step[first].traffic.known)
-        return NAN;
-    const uint64_t bytes =
-        b->step[end - 1].traffic.all_gather.wire - b->step[first - 1].traffic.all_gather.wire;
-    return 8 * (double)bytes / ((double)(end - first) * (double)(s->nodes - 1) * (double)s->lay.params);
-}
-
-double nbt_weight_change(const struct nbt_board *b, size_t first, size_t end)
-{
-    double sum = 0;
-    for (size_t i = first; i < end && i < b->steps_done; i++)
-        sum += b->step[i].change;
-    return end > first ? sum / (double)(end - first) : NAN;
-}

@@ -29,8 +29,6 @@ int nbt_write_curves(const struct nbt_settings *s, const struct nbt_outcome *o, 
     if (!f)
         return -EIO;
     fprintf(f, "step,learning_rate,loss,validation_loss,gradient_norm,exact_norm,weight_change,skipped");
-    for (int c = 0; s->shadow && c < NBT_CLASSES; c++)
-        fprintf(f, ",off_%s,shadow_%s", nbt_class_name((enum nbt_class)c), nbt_class_name((enum nbt_class)c));
     fputc('\n', f);
     for (size_t i = 0; i < o->board->steps_done && i < s->steps; i++) {
         const struct nbt_step *t = &o->board->step[i];
@@ -38,8 +36,6 @@ int nbt_write_curves(const struct nbt_settings *s, const struct nbt_outcome *o, 
         if (!isnan(t->valid))
             fprintf(f, "%.6f", t->valid);
         fprintf(f, ",%.6f,%.6f,%.6g,%d", t->norm, t->norm_exact, t->change, t->skipped);
-        for (int c = 0; s->shadow && c < NBT_CLASSES; c++)
-            fprintf(f, ",%.6g,%.6g", t->off[c], t->off_shadow[c]);
         fputc('\n', f);
     }
     return fclose(f) == 0 ? 0 : -EIO;

@@ -13,7 +13,6 @@
 #include <stdint.h>
 
 #include "adamw.h"
-#include "events.h"
 #include "exchange.h"
 #include "fidelity.h"
 #include "model.h"
@@ -38,10 +37,6 @@ struct nbt_settings {
     const struct nbt_exchange_ops *exchange;
     const char *plugin;
     enum nbt_fault fault;
-    struct nbt_events events;
-    int shadow;           /* code every gradient a second time, without feedback, and measure every step */
-    const char *dump_dir; /* NULL: no dumps */
-    size_t dump_every;
     double deadline_s; /* of a run */
 };
 
@@ -52,20 +47,16 @@ struct nbt_step {            /* written by node 0 */
     double change;           /* rms(dW) / rms(W) of the FP32 weights */
     float rate;
     int skipped; /* the optimizer took no step */
-    /* With a shadow: 1 - cosine of this step's update, with the run's method and without feedback. */
-    double off[NBT_FID_CLASSES], off_shadow[NBT_FID_CLASSES];
-    struct nbt_traffic traffic; /* summed over nodes, cumulative */
 };
 
 struct nbt_node_board { /* one line a node; read after a barrier */
     _Alignas(64) double loss;
     double valid;
     uint64_t valid_batches;
-    double norm2, norm2_exact, norm2_shadow; /* sums of squares over the shard: as delivered, exact, ... */
-    double change2, weight2;                 /* of the shard's step and of its weights */
-    uint64_t hash[NBT_MAX_NODES];            /* of the gathered weights, block by block */
-    struct nbt_traffic traffic;
-    struct nbt_fidelity_sums fidelity, fidelity_shadow;
+    double norm2, norm2_exact;    /* sums of squares over the shard: as delivered, exact */
+    double change2, weight2;      /* of the shard's step and of its weights */
+    uint64_t hash[NBT_MAX_NODES]; /* of the gathered weights, block by block */
+    struct nbt_fidelity_sums fidelity;
     double weight_error2; /* sum over all steps: gathered minus what the owner has, of one block */
     double rounding2;     /* ... what rounding to BF16 changes in the own shard */
     double seconds_compute, seconds_rs, seconds_ag;

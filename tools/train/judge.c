@@ -19,7 +19,6 @@
 #define QUANTIZED_SHARE 0.7 /* of the operations: the plugin first watches some fifty of them */
 #define FEEDBACK_SHARE 0.75 /* of these: it begins when the plugin is certain whose error it is */
 #define FEEDBACK_OFF 0.0015 /* 1 - cos with feedback, every class */
-#define CONTROL_OFF 0.003   /* the same of the negative control, matrices: at least */
 #define FEEDBACK_GAIN 2.5   /* how many times less than without, matrices */
 #define EXACT_OFF 1e-5      /* 1 - cos of the uncompressed run: BF16 rounding of the sums and nothing else */
 #define LOSS_WITHIN 0.03    /* validation loss against the uncompressed run: far off means broken, not more */
@@ -33,7 +32,8 @@ static const struct nbt_outcome *find(const struct nbt_outcome *runs, size_t n, 
     return NULL;
 }
 
-void nbt_verdict(struct nbt_verdicts *v, int ok, const char *fmt, ...)
+static __attribute__((format(printf, 3, 4))) void nbt_verdict(struct nbt_verdicts *v, int ok, const char *fmt,
+                                                              ...)
 {
     va_list ap;
     v->failed += !ok;
@@ -68,9 +68,6 @@ static void judge_run(const struct nbt_settings *s, const struct nbt_outcome *o,
         nbt_verdict(v, start - nbt_final_loss(b) >= LOSS_FALLS,
                     "%s: training loss fell from %.3f to %.3f (at least %.1f)", o->run->title, start,
                     nbt_final_loss(b), LOSS_FALLS);
-    if (o->run->method.gradients == NBT_GRADIENTS_LOCO || o->run->method.gradients == NBT_GRADIENTS_SDP4BIT ||
-        o->run->method.weights == NBT_WEIGHTS_QWD)
-        return; /* other people's: measured, not judged */
     if (!nbt_coded(o)) {
         double worst = 0;
         for (int c = 0; c < NBT_CLASSES; c++)
@@ -118,10 +115,8 @@ void nbt_judge(const struct nbt_settings *s, const struct nbt_outcome *runs, siz
 {
     const struct nbt_outcome *raw = find(runs, n, "raw"), *off = find(runs, n, "nofeedback"),
                              *on = find(runs, n, "feedback");
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         judge_run(s, &runs[i], v, quality);
-        nbt_judge_events(s, &runs[i], raw, v);
-    }
     if (!quality)
         return;
     for (size_t i = 0; i < n; i++) {
@@ -129,10 +124,6 @@ void nbt_judge(const struct nbt_settings *s, const struct nbt_outcome *runs, siz
         for (int c = 0; c < NBT_CLASSES && runs[i].ok && runs[i].run->judged; c++)
             nbt_verdict(v, f->off[c] <= FEEDBACK_OFF, "%s, %s: 1 - cos %.5f (at most %.4f)",
                         runs[i].run->title, nbt_fid_class_name(c), f->off[c], FEEDBACK_OFF);
-        if (runs[i].ok && runs[i].run->method.wrong_slot)
-            nbt_verdict(v, f->off[NBT_MATRIX] > CONTROL_OFF,
-                        "%s, the negative control: matrices 1 - cos %.5f (above %.3f)", runs[i].run->title,
-                        f->off[NBT_MATRIX], CONTROL_OFF);
     }
     if (on && off) {
         const double gain = off->board->fidelity.off[NBT_MATRIX] / on->board->fidelity.off[NBT_MATRIX];

@@ -8,10 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "dump.h"
 #include "job.h"
 #include "report.h"
-#include "table.h"
 
 #define MAX_TEXTS 64
 
@@ -22,8 +20,6 @@ struct options {
     size_t texts;
     size_t text_limit;
     const char *out;
-    const char *codec_report;
-    const char *record, *table; /* files of records, to add to and to print */
     int run[NBT_RUNS_MAX];
     int quick, quiet;
 };
@@ -41,28 +37,15 @@ static void usage(FILE *f)
         "                         (/usr/share/common-licenses)\n"
         "      --text-limit MB    read at most this much (64)\n"
         "      --steps N          steps of each run (240)\n"
-        "      --runs LIST        of raw, nofeedback, feedback (these three), ema, delta4; with --exchange "
-        "codec\n"
-        "                         also of loco, sdp4bit-gradients, sdp4bit-weights, wrongslot\n"
+        "      --runs LIST        of raw, nofeedback, feedback (these three), ema, delta4\n"
         "      --grad TYPE        gradients travel as bf16, fp16 or fp32 (bf16)\n"
-        "      --exchange WHAT    plugin (default); shm: exact, through shared memory; codec: the codecs in\n"
-        "                         shared memory, without the plugin\n"
+        "      --exchange WHAT    plugin (default); shm: exact, through shared memory\n"
         "      --plugin PATH      the plugin's shared object (the build's)\n"
         "      --layers N, --width N, --heads N, --context N, --batch N\n"
         "                         the model (4, 96, 3, 64) and sequences a node and step (8)\n"
         "      --rate X           peak learning rate (0.003)\n"
         "      --seed N           of weights and batches (1)\n"
-        "      --dump-grads DIR   write gradients of the first run's every 50th step to DIR\n"
-        "      --dump-every N     ... of every N-th\n"
-        "      --codec-report DIR measure the codecs on gradients that were dumped, and exit\n"
-        "      --event LIST       of spike<times>@<step>, overflow@, skip@, eval@, checkpoint@, "
-        "restart@<step>:\n"
-        "                         what training meets; feedback must stand it\n"
-        "      --shadow           code every gradient a second time, without feedback, and compare every "
-        "step\n"
-        "      --record FILE      append every run's figures to FILE; runs that are there are left out\n"
-        "      --table FILE       print tables and verdicts over the runs in FILE, and exit\n"
-        "      --fault WHAT       make a mistake, to see it found: weight, or slot (with --exchange codec)\n"
+        "      --fault WHAT       make a mistake, to see it found: weight\n"
         "      --quick            two nodes, a small model, 80 steps: a test, not a measurement\n"
         "  -q, --quiet            no progress\n"
         "  -h, --help\n"
@@ -115,15 +98,8 @@ enum {
     O_BATCH,
     O_RATE,
     O_SEED,
-    O_DUMP,
-    O_EVERY,
-    O_REPORT,
     O_QUICK,
-    O_FAULT,
-    O_EVENT,
-    O_SHADOW,
-    O_RECORD,
-    O_TABLE
+    O_FAULT
 };
 
 static const struct option long_options[] = {
@@ -143,15 +119,8 @@ static const struct option long_options[] = {
     {"batch", required_argument, NULL, O_BATCH},
     {"rate", required_argument, NULL, O_RATE},
     {"seed", required_argument, NULL, O_SEED},
-    {"dump-grads", required_argument, NULL, O_DUMP},
-    {"dump-every", required_argument, NULL, O_EVERY},
-    {"codec-report", required_argument, NULL, O_REPORT},
     {"quick", no_argument, NULL, O_QUICK},
     {"fault", required_argument, NULL, O_FAULT},
-    {"event", required_argument, NULL, O_EVENT},
-    {"shadow", no_argument, NULL, O_SHADOW},
-    {"record", required_argument, NULL, O_RECORD},
-    {"table", required_argument, NULL, O_TABLE},
     {"quiet", no_argument, NULL, 'q'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -195,7 +164,7 @@ static int take_option(struct options *o, int c, const char *name)
         s->exchange = nbt_exchange_find(optarg);
         if (s->exchange)
             return 0;
-        fprintf(stderr, "nibble-train: --exchange: \"%s\" is none of plugin, shm, codec\n", optarg);
+        fprintf(stderr, "nibble-train: --exchange: \"%s\" is neither plugin nor shm\n", optarg);
         return -EINVAL;
     case O_PLUGIN: s->plugin = optarg; return 0;
     case O_LAYERS:
@@ -219,24 +188,12 @@ static int take_option(struct options *o, int c, const char *name)
         rc = number(optarg, name, 0, INT64_MAX, &v);
         s->seed = (uint64_t)v;
         return rc;
-    case O_DUMP: s->dump_dir = optarg; return 0;
-    case O_EVERY:
-        rc = number(optarg, name, 1, 1000000, &v);
-        s->dump_every = (size_t)v;
-        return rc;
-    case O_REPORT: o->codec_report = optarg; return 0;
     case O_QUICK: o->quick = 1; return 0;
-    case O_EVENT: return nbt_events_parse(optarg, &s->events, stderr);
-    case O_SHADOW: s->shadow = 1; return 0;
-    case O_RECORD: o->record = optarg; return 0;
-    case O_TABLE: o->table = optarg; return 0;
     case O_FAULT:
-        s->fault = strcmp(optarg, "weight") == 0 ? NBT_FAULT_WEIGHT
-                   : strcmp(optarg, "slot") == 0 ? NBT_FAULT_SLOT
-                                                 : NBT_FAULT_NONE;
+        s->fault = strcmp(optarg, "weight") == 0 ? NBT_FAULT_WEIGHT : NBT_FAULT_NONE;
         if (s->fault != NBT_FAULT_NONE)
             return 0;
-        fprintf(stderr, "nibble-train: --fault: \"%s\" is neither weight nor slot\n", optarg);
+        fprintf(stderr, "nibble-train: --fault: \"%s\" is not weight\n", optarg);
         return -EINVAL;
     default: return -EINVAL; /* getopt has said why */
     }
@@ -254,7 +211,6 @@ static void defaults(struct options *o, int quick)
     o->s.seed = 1;
     o->s.grad_type = NB_BF16;
     o->s.exchange = &nbt_exchange_plugin;
-    o->s.dump_every = 50;
     o->out = "nibble-train-out";
     o->text_limit = (size_t)64 << 20;
     for (size_t i = 0; i < nbt_runs_count; i++)
@@ -281,36 +237,11 @@ static int parse(struct options *o, int argc, char **argv)
     return 0;
 }
 
-/* Options that do not go together. */
-static int check(const struct options *o)
-{
-    const struct nbt_settings *s = &o->s;
-    for (size_t i = 0; i < nbt_runs_count; i++)
-        if (o->run[i] && !nbt_runs[i].env && s->exchange != &nbt_exchange_codec) {
-            fprintf(stderr, "nibble-train: --runs: \"%s\" needs --exchange codec\n", nbt_runs[i].name);
-            return -EINVAL;
-        }
-    for (size_t i = 0; i < s->events.count; i++) {
-        const struct nbt_event *e = &s->events.event[i];
-        char name[48];
-        nbt_event_name(e, name, sizeof name);
-        if (e->step + 1 >= s->steps || (e->kind == NBT_EVENT_OVERFLOW && s->grad_type != NB_F16)) {
-            fprintf(stderr, "nibble-train: --event: %s %s\n", name,
-                    e->step + 1 >= s->steps ? "is too late for so few steps" : "needs --grad fp16");
-            return -EINVAL;
-        }
-    }
-    return 0;
-}
-
 /* What follows from the options. */
 static int complete(struct options *o)
 {
     struct nbt_settings *s = &o->s;
-    int rc = check(o);
-    if (rc)
-        return rc;
-    rc = nbt_layout_make(&o->cfg, &s->lay);
+    int rc = nbt_layout_make(&o->cfg, &s->lay);
     if (rc) {
         fprintf(stderr,
                 "nibble-train: no such model: at most %u layers, width / heads and context multiples of 32\n",
@@ -333,7 +264,7 @@ static int complete(struct options *o)
     s->probe_from = s->steps * 6 / 10;
     s->probe_every = s->steps / 60 > 0 ? s->steps / 60 : 1;
     s->deadline_s = 120 + (double)s->steps * 30;
-    return s->dump_dir ? nbt_dump_begin(s->dump_dir, &s->lay, s->nodes, s->block) : 0;
+    return 0;
 }
 
 /* Bytes of the whole run: counted along the way, or from what the plugin said at its close. */
@@ -341,11 +272,8 @@ static void collect_traffic(const struct nbt_settings *s, const struct hx_report
                             struct nbt_outcome *out)
 {
     struct nbt_traffic *sum = &out->traffic;
-    if (!s->exchange->traffic_from_log) {
-        if (out->board->steps_done)
-            *sum = out->board->step[out->board->steps_done - 1].traffic;
+    if (!s->exchange->traffic_from_log)
         return;
-    }
     for (int r = 0; r < s->nodes; r++) {
         struct nbt_traffic t;
         s->exchange->traffic_from_log(report->node[r].log ? report->node[r].log : "", &t);
@@ -421,12 +349,6 @@ int main(int argc, char **argv)
         usage(rc > 0 ? stdout : stderr);
         return rc > 0 ? 0 : 2;
     }
-    if (o.codec_report)
-        return nbt_codec_report(o.codec_report);
-    if (o.table) {
-        const int bars = nbt_table(o.table);
-        return bars < 0 ? 2 : bars > 0;
-    }
     if (complete(&o))
         return 2;
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -442,7 +364,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < nbt_runs_count; i++)
         progress.runs += o.run[i] != 0;
     for (size_t i = 0; i < nbt_runs_count; i++) {
-        if (!o.run[i] || (o.record && nbt_record_has(&o.s, &nbt_runs[i], o.record)))
+        if (!o.run[i])
             continue;
         nbt_progress_run(&progress, n, nbt_runs[i].title);
         if (do_run(&o, &nbt_runs[i], &progress, &outcome[n]))
@@ -451,13 +373,12 @@ int main(int argc, char **argv)
             fprintf(stderr, "nibble-train: %s: not one step ran: %s\n", nbt_runs[i].title, outcome[n].reason);
             return 2;
         }
-        if (o.record && outcome[n].ok && nbt_record(&o.s, &outcome[n], o.record))
-            return 2;
-        o.s.dump_dir = NULL; /* the gradients of the first run are enough */
         n++;
     }
-    if (n == 0)
-        return 0; /* all is recorded */
+    if (n == 0) {
+        fprintf(stderr, "nibble-train: --runs: no run\n");
+        return 2;
+    }
     const int failed = nbt_report(&o.s, outcome, n, o.out, !o.quick);
     for (size_t i = 0; i < n; i++)
         hx_common_memory_free(outcome[i].board, nbt_board_bytes(&o.s));

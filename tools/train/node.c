@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dump.h"
 #include "values.h"
 #include "worker.h"
 
@@ -37,54 +36,39 @@ static int open_buffers(struct nbt_worker *w)
     ok &= (w->tokens = zeros(s->lay.cfg.batch, s->lay.cfg.context + 1)) != NULL;
     ok &= (w->send = zeros(all, size)) != NULL;
     ok &= (w->recv = zeros(s->block, size)) != NULL;
-    ok &= (w->recv_shadow = zeros(s->block, size)) != NULL;
     ok &= (w->weights = zeros(all, sizeof *w->weights)) != NULL;
     float **const whole[] = {&w->params, &w->grad, &w->params_exact};
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
         ok &= (*whole[i] = zeros(all, sizeof(float))) != NULL;
-    float **const shard[] = {
-        &w->master,      &w->before,      &w->delivered,    &w->exact,       &w->delivered_shadow,
-        &w->u,           &w->u_exact,     &w->u_shadow,     &w->mom.m,       &w->mom.v,
-        &w->mom_exact.m, &w->mom_exact.v, &w->mom_shadow.m, &w->mom_shadow.v};
+    float **const shard[] = {&w->master,  &w->before, &w->delivered, &w->exact,       &w->u,
+                             &w->u_exact, &w->mom.m,  &w->mom.v,     &w->mom_exact.m, &w->mom_exact.v};
     for (size_t i = 0; i < sizeof shard / sizeof *shard; i++)
         ok &= (*shard[i] = zeros(s->block, sizeof(float))) != NULL;
-    return ok ? nbt_happen_open(w) : -ENOMEM;
+    return ok ? 0 : -ENOMEM;
 }
 
 static void free_worker(struct nbt_worker *w)
 {
-    nbt_happen_close(w);
     nbt_model_free(w->model);
     free(w->tokens), free(w->params), free(w->params_exact), free(w->grad), free(w->weights);
-    free(w->send), free(w->recv), free(w->recv_shadow);
-    free(w->master), free(w->before), free(w->delivered), free(w->exact), free(w->delivered_shadow);
-    free(w->u), free(w->u_exact), free(w->u_shadow);
+    free(w->send), free(w->recv);
+    free(w->master), free(w->before), free(w->delivered), free(w->exact);
+    free(w->u), free(w->u_exact);
     free(w->mom.m), free(w->mom.v), free(w->mom_exact.m), free(w->mom_exact.v);
-    free(w->mom_shadow.m), free(w->mom_shadow.v);
 }
 
-static int open_exchanges(struct nbt_worker *w)
+static int open_exchange(struct nbt_worker *w)
 {
     const struct nbt_settings *s = w->s;
     w->x.ops = s->exchange;
     w->x.cfg = (struct nbt_exchange_cfg){
         .node = w->node,
         .grad_type = s->grad_type,
-        .method = w->run->method,
-        .lay = &s->lay,
-        .seed = s->seed,
         .block = s->block,
         .shared = nbt_board_exchange(s, w->board),
         .plugin = s->plugin,
     };
-    w->x.cfg.method.wrong_slot |= s->fault == NBT_FAULT_SLOT;
-    const int rc = w->x.ops->open(&w->x);
-    if (rc || !s->shadow)
-        return rc;
-    w->shadow.ops = &nbt_exchange_codec;
-    w->shadow.cfg = w->x.cfg;
-    w->shadow.cfg.method = (struct nbt_method){.gradients = NBT_GRADIENTS_INT4, .feedback = NB_EF_OFF};
-    return w->shadow.ops->open(&w->shadow);
+    return w->x.ops->open(&w->x);
 }
 
 static int open_worker(struct nbt_worker *w, const struct nbt_launch *l, struct hx_node *node)
@@ -110,7 +94,7 @@ static int open_worker(struct nbt_worker *w, const struct nbt_launch *l, struct 
     nbt_to_bf16(w->params, all, w->weights);
     nbt_from_bf16(w->weights, all, w->params);
     memcpy(w->params_exact, w->params, all * sizeof *w->params);
-    return open_exchanges(w);
+    return open_exchange(w);
 }
 
 int nbt_meet(struct nbt_worker *w)
@@ -162,7 +146,7 @@ double nbt_over_nodes(const struct nbt_worker *w, const double *first)
     return sum;
 }
 
-/* Both optimizers (three with a shadow) take their step on the shard; the weights follow the delivered
+/* Both optimizers take their step on the shard; the weights follow the delivered
  * gradients. */
 static void update(struct nbt_worker *w, size_t step)
 {
@@ -171,13 +155,9 @@ static void update(struct nbt_worker *w, size_t step)
     const double inv = 1.0 / ((double)s->nodes * (double)w->scale);
     const float clip = nbt_clip_factor(nbt_over_nodes(w, &nb->norm2) * inv * inv);
     const float clip_exact = nbt_clip_factor(nbt_over_nodes(w, &nb->norm2_exact) * inv * inv);
-    const float clip_shadow = nbt_clip_factor(nbt_over_nodes(w, &nb->norm2_shadow) * inv * inv);
     nbt_adamw_direction(&s->opt, w->updates, w->n, w->delivered, clip * (float)inv, w->mom, w->u);
     nbt_adamw_direction(&s->opt, w->updates, w->n, w->exact, clip_exact * (float)inv, w->mom_exact,
                         w->u_exact);
-    if (w->shadow.ops)
-        nbt_adamw_direction(&s->opt, w->updates, w->n, w->delivered_shadow, clip_shadow * (float)inv,
-                            w->mom_shadow, w->u_shadow);
     memcpy(w->before, w->master, w->n * sizeof *w->before);
     nbt_adamw_apply(&s->opt, &s->lay, w->first, w->n, nbt_learning_rate(step, s->steps, s->warmup, s->rate),
                     w->u, w->master);
@@ -241,11 +221,9 @@ static void record(struct nbt_worker *w, size_t step, const struct nbt_step *now
     for (int r = 0; r < s->nodes; r++) {
         valid += b->node[r].valid;
         batches += (double)b->node[r].valid_batches;
-        nbt_traffic_add(&at->traffic, &b->node[r].traffic);
-        at->traffic.known = b->node[r].traffic.known;
     }
-    if (!now->skipped && (instant || w->shadow.ops))
-        nbt_probe_collect(w, step, instant);
+    if (!now->skipped && instant)
+        nbt_probe_collect(w);
     at->valid = validated && batches > 0 ? valid / batches : NAN;
     if (validated)
         w->last_valid = at->valid;
@@ -254,46 +232,36 @@ static void record(struct nbt_worker *w, size_t step, const struct nbt_step *now
 }
 
 /* Gradients of the own micro-batch, in the type that travels; a copy goes to the board for the exact sum. */
-static int compute(struct nbt_worker *w, size_t step)
+static void compute(struct nbt_worker *w, size_t step)
 {
     const struct nbt_settings *s = w->s;
     const size_t all = (size_t)s->nodes * s->block, params = s->lay.params;
-    const float factor = w->scale * nbt_happen_factor(w, step);
+    const float factor = w->scale;
     void *const board = nbt_board_grads(s, w->board, w->node->rank);
     draw(w, step);
     w->board->node[w->node->rank].loss = nbt_model_run(w->model, w->params, w->tokens, w->grad);
     for (size_t i = 0; factor != 1 && i < params; i++)
         w->grad[i] *= factor;
     nbt_narrow(s->grad_type, w->grad, params, w->send);
-    if (s->dump_dir && step % s->dump_every == 0) {
-        const int rc = nbt_dump_step(s->dump_dir, s->nodes, s->block, step, w->node->rank, w->grad);
-        if (rc)
-            return rc;
-    }
     if (!nbt_weights_lossy(w->run->method.weights)) {
         memcpy(board, w->send, all * nb_dtype_size(s->grad_type));
-        return 0;
+        return;
     }
     /* What weights that arrived exactly would have given. */
     (void)nbt_model_run(w->model, w->params_exact, w->tokens, w->grad);
     for (size_t i = 0; factor != 1 && i < params; i++)
         w->grad[i] *= factor;
     nbt_narrow(s->grad_type, w->grad, params, board);
-    return 0;
 }
 
-/* Send the gradients, with a shadow once more without feedback. */
+/* Send the gradients. */
 static int reduce(struct nbt_worker *w)
 {
     const double t0 = hx_now();
-    int rc = w->x.ops->reduce_scatter(&w->x, w->send, w->recv);
+    const int rc = w->x.ops->reduce_scatter(&w->x, w->send, w->recv);
     w->board->node[w->node->rank].seconds_rs += hx_now() - t0;
     if (rc == 0)
         nbt_widen(w->s->grad_type, w->recv, w->s->block, w->delivered);
-    if (rc == 0 && w->shadow.ops) {
-        rc = w->shadow.ops->reduce_scatter(&w->shadow, w->send, w->recv_shadow);
-        nbt_widen(w->s->grad_type, w->recv_shadow, w->s->block, w->delivered_shadow);
-    }
     return rc;
 }
 
@@ -312,7 +280,7 @@ static int decide(struct nbt_worker *w, size_t step, double loss)
         hx_fail("step %zu: loss %g, the gradient is%s finite", step, loss, finite ? "" : " not");
         return -EDOM;
     }
-    return finite && !nbt_event_at(&w->s->events, NBT_EVENT_SKIP, step);
+    return finite;
 }
 
 static void rescale(struct nbt_worker *w, int finite)
@@ -336,14 +304,10 @@ static int one_step(struct nbt_worker *w, size_t step)
     struct nbt_node_board *const nb = w->board->node, *const mine = &nb[w->node->rank];
     const int instant =
         step >= s->probe_from && ((step - s->probe_from) % s->probe_every == 0 || step + 1 == s->steps);
-    int rc = nbt_happen_before(w, step);
-    if (rc)
-        return rc;
     const double t0 = hx_now();
-    rc = compute(w, step);
+    compute(w, step);
     mine->seconds_compute += hx_now() - t0;
-    if (rc == 0)
-        rc = reduce(w);
+    int rc = reduce(w);
     if (rc == 0)
         rc = nbt_meet(w); /* all gradients are on the board, all losses too */
     if (rc)
@@ -352,7 +316,6 @@ static int one_step(struct nbt_worker *w, size_t step)
     nbt_exact_sum(w);
     mine->norm2 = sum_squares(w->delivered, w->n);
     mine->norm2_exact = sum_squares(w->exact, w->n);
-    mine->norm2_shadow = sum_squares(w->delivered_shadow, w->n);
     rc = nbt_meet(w);
     if (rc)
         return rc;
@@ -369,7 +332,7 @@ static int one_step(struct nbt_worker *w, size_t step)
     };
     if (taken) {
         update(w, step);
-        if (instant || w->shadow.ops)
+        if (instant)
             nbt_probe(w);
         rc = nbt_gather(w, step);
         if (rc)
@@ -380,8 +343,6 @@ static int one_step(struct nbt_worker *w, size_t step)
     const int validated = (step + 1) % s->eval_every == 0 || step + 1 == s->steps;
     if (validated)
         nbt_validate(w);
-    w->x.ops->traffic(&w->x, &mine->traffic);
-    nbt_traffic_add(&mine->traffic, &w->traffic_before);
     rc = nbt_meet(w);
     if (rc)
         return rc;
@@ -412,8 +373,6 @@ int nbt_node_main(struct hx_node *node, void *arg)
         const int closed = w->x.ops->close(&w->x);
         rc = rc ? rc : closed;
     }
-    if (w->shadow.ops)
-        w->shadow.ops->close(&w->shadow);
     free_worker(w);
     free(w);
     return rc ? 1 : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a set of runs amounts to: tables and verdicts on stdout; results.json, loss curves as CSV and, where
- * gnuplot is installed, as a picture in the output folder; and lines for the table over many seeds (table.h).
+ * gnuplot is installed, as a picture in the output folder.
  */
 #ifndef NIBBLE_TRAIN_REPORT_H
 #define NIBBLE_TRAIN_REPORT_H
@@ -31,11 +31,6 @@ double nbt_total_ratio(const struct nbt_settings *s, const struct nbt_outcome *o
 /* Mean training loss of the last tenth of the steps; last validation loss. NaN when nothing ran. */
 double nbt_final_loss(const struct nbt_board *b);
 double nbt_final_valid(const struct nbt_board *b);
-/* Bits a BF16 value of the gathers of steps [first, end), and the mean of rms(dW) / rms(W) over them. NaN
- * where bytes are not counted while running. */
-double nbt_gather_bits(const struct nbt_settings *s, const struct nbt_board *b, size_t first, size_t end);
-double nbt_weight_change(const struct nbt_board *b, size_t first, size_t end);
-
 struct nbt_phases {
     double compute, rs, ag; /* ms a step, mean over nodes */
 };
@@ -53,10 +48,6 @@ struct nbt_verdicts {
 };
 void nbt_judge(const struct nbt_settings *s, const struct nbt_outcome *runs, size_t n, struct nbt_verdicts *v,
                int quality);
-/* judge_events.c: the bars around events; called by nbt_judge. */
-void nbt_verdict(struct nbt_verdicts *v, int ok, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-void nbt_judge_events(const struct nbt_settings *s, const struct nbt_outcome *o,
-                      const struct nbt_outcome *raw, struct nbt_verdicts *v);
 
 /* ---- files.c; 0 or a negative errno value after a line on stderr ---- */
 

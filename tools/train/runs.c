@@ -31,14 +31,6 @@ const struct nbt_run nbt_runs[] = {
      .env = env_delta4,
      .method = {.gradients = NBT_GRADIENTS_INT4, .feedback = NB_EF_FULL, .weights = NBT_WEIGHTS_DELTA4},
      .judged = 1},
-    {.name = "loco",
-     .title = "LoCo-like",
-     .method = {.gradients = NBT_GRADIENTS_LOCO, .weights = NBT_WEIGHTS_EXACT}},
-    {.name = "sdp4bit-gradients",
-     .title = "SDP4Bit-like gradients",
-     .method = {.gradients = NBT_GRADIENTS_SDP4BIT, .weights = NBT_WEIGHTS_EXACT}},
-    {.name = "sdp4bit-weights", .title = "SDP4Bit-like weights", .method = {.weights = NBT_WEIGHTS_QWD}},
-    {.name = "wrongslot", .title = "4 bits, wrong feedback", .method = {INT4(NB_EF_FULL), .wrong_slot = 1}},
 };
 const size_t nbt_runs_count = sizeof nbt_runs / sizeof *nbt_runs;
 

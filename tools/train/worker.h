@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One node while it trains, and the parts of its loop: node.c, checks.c, happen.c. */
+/* One node while it trains, and the parts of its loop: node.c, checks.c. */
 #ifndef NIBBLE_TRAIN_WORKER_H
 #define NIBBLE_TRAIN_WORKER_H
 
 #include "job.h"
-
-/* What a checkpoint holds of the own shard. */
-struct nbt_checkpoint {
-    float *master;
-    struct nbt_moments mom, mom_exact, mom_shadow;
-    size_t updates;
-};
 
 struct nbt_worker {
     const struct nbt_settings *s;
@@ -18,8 +11,7 @@ struct nbt_worker {
     struct hx_node *node;
     struct nbt_board *board;
     struct nbt_progress *progress;
-    struct nbt_exchange x,
-        shadow; /* shadow: the same gradients without feedback; ops NULL when there is none */
+    struct nbt_exchange x;
     struct nbt_model *model;
     struct nbt_usage usage;
     size_t first, n; /* own shard within the parameters: [first, first + n); n < block where padding begins */
@@ -28,16 +20,14 @@ struct nbt_worker {
     size_t since;    /* steps since it changed */
     uint8_t *tokens; /* batch x (context + 1) */
     float *params;   /* what the model computes with: the gathered BF16 weights */
-    float *params_exact; /* the weights as their owners have them, where gathers are lossy; else NULL */
-    float *grad;         /* nodes * block, zeros behind params */
-    void *send, *recv, *recv_shadow; /* gradients in grad_type: nodes * block, block, block */
-    uint16_t *weights;               /* nodes * block, gathered */
-    float *master, *before;          /* block: FP32 weights of the shard, and before the last step */
-    float *delivered, *exact, *delivered_shadow; /* block: summed gradient */
-    struct nbt_moments mom, mom_exact, mom_shadow;
-    float *u, *u_exact, *u_shadow; /* block: direction of the update */
-    struct nbt_checkpoint saved;
-    struct nbt_traffic traffic_before; /* of communicators closed by a restart */
+    float *params_exact;      /* the weights as their owners have them, where gathers are lossy; else NULL */
+    float *grad;              /* nodes * block, zeros behind params */
+    void *send, *recv;        /* gradients in grad_type: nodes * block, block */
+    uint16_t *weights;        /* nodes * block, gathered */
+    float *master, *before;   /* block: FP32 weights of the shard, and before the last step */
+    float *delivered, *exact; /* block: summed gradient */
+    struct nbt_moments mom, mom_exact;
+    float *u, *u_exact; /* block: direction of the update */
     double last_valid;
 };
 
@@ -58,12 +48,6 @@ int nbt_check_weights(struct nbt_worker *w, size_t where);
 /* checks.c: how far this step's update is off; before and after the gather, all nodes having met in between.
  */
 void nbt_probe(struct nbt_worker *w);
-void nbt_probe_collect(struct nbt_worker *w, size_t step, int instant);
-
-/* happen.c: events before a step; and what an event makes of the own gradient (1: nothing). */
-int nbt_happen_before(struct nbt_worker *w, size_t step);
-float nbt_happen_factor(const struct nbt_worker *w, size_t step);
-int nbt_happen_open(struct nbt_worker *w);
-void nbt_happen_close(struct nbt_worker *w);
+void nbt_probe_collect(struct nbt_worker *w);
 
 #endif
