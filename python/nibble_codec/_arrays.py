@@ -28,6 +28,9 @@ class View:
                 raise TypeError(f"{type(array).__name__} is neither a NumPy array nor a tensor")
             if not array.flags.c_contiguous:
                 raise ValueError("an array that is not contiguous")
+            if not array.dtype.isnative:
+                raise TypeError("an array of the other byte order: "
+                                "array.astype(array.dtype.newbyteorder(\"=\")) converts it")
             if writes and not array.flags.writeable:
                 raise ValueError("an array that may not be written")
             name = array.dtype.name

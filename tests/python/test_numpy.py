@@ -32,6 +32,20 @@ class Codec(unittest.TestCase):
         with self.assertRaises(TypeError):
             nc.encode(x)
 
+    def test_byte_order(self):
+        """The library reads and writes values of this machine's byte order. The module refuses other arrays."""
+        for dtype, type_name in ((np.float32, None), (np.float16, None), (np.uint16, "bfloat16")):
+            x = np.linspace(1, 2, 64).astype(dtype)
+            other = x.astype(x.dtype.newbyteorder())
+            with self.assertRaisesRegex(TypeError, "byte order"):
+                nc.encode(other, type=type_name)
+            with self.assertRaisesRegex(TypeError, "byte order"):
+                nc.decode(nc.encode(x, type=type_name), other, type=type_name)
+            back = other.astype(other.dtype.newbyteorder("="))
+            self.assertEqual(nc.encode(back, type=type_name), nc.encode(x, type=type_name))
+        with nc.Cluster(2) as cluster, self.assertRaisesRegex(TypeError, "byte order"):
+            cluster.all_reduce([normal(10).astype(">f4"), normal(10).astype("<f4")])
+
     def test_damaged(self):
         with self.assertRaises(OSError):
             nc.decode(nc.encode(normal(5000))[:-3], np.empty(5000, np.float32))
