@@ -48,7 +48,8 @@ class AllGather(_Comm):
 
 def emulate(model, process_group=None, comparison=None, weights=True, group=None, **arguments):
     """Let every sharded module of `model` use it, or with weights=False only its gradients. Return the group, whose `cluster` on the
-    first rank has the counters. Call close() on it in the end. A comparison has a line for each module. group: use this one instead
+    first rank has the counters. Call close() on it in the end. A comparison has a line for each module, and a new step begins when a
+    module's gradients come again. group: use this one instead
     of a new one from `process_group` and Cluster's `arguments`."""
     group = group or Group(process_group, **arguments)
     modules = [(name, m) for name, m in model.named_modules() if isinstance(m, FSDPModule)]
@@ -56,7 +57,7 @@ def emulate(model, process_group=None, comparison=None, weights=True, group=None
         raise ValueError("no module of the model is sharded by fully_shard")
     for number, (name, module) in enumerate(modules):
         def see(exact, delivered, name=name or "(root)"):
-            comparison.add(name, exact, delivered)
+            comparison.add(name, exact, delivered, group.cluster.figures("reduce_scatter"), delivered.element_size())
 
         module.set_custom_reduce_scatter(ReduceScatter(group, number, see if comparison else None))
         if weights:

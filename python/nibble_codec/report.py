@@ -35,18 +35,26 @@ def _figures(m):
 
 
 class Comparison:
-    """skip: number of first steps that the table leaves out (steps of the warm-up are exact)."""
+    """skip: number of first steps that the table leaves out (steps of the warm-up are exact). A step ends with step(), or when
+    add() gets a name that the step has already."""
 
     def __init__(self, skip=0):
         self.skip = skip
         self.parameters = {}  # name: [values, steps, sum of 1 - cos, largest, sum of NMSE]
-        self.steps = []       # (step, 1 - cos of all values, NMSE, bits a value)
+        self.steps = []       # (step, 1 - cos of all values, NMSE, bits a value) of each ended step
         self.losses = {}      # name: [(step, loss)]
         self._now = [0.0] * 4
+        self._names = set()   # of the current step
+        self._sent = None, 4  # figures and bytes a value, of the last add()
         self._before = (0, 0)
 
-    def add(self, name, exact, delivered):
-        """Add a parameter of the current step: its exact sum, and the delivered one."""
+    def add(self, name, exact, delivered, figures=None, value_bytes=4):
+        """Add a parameter of the current step: its exact sum, and the delivered one. figures: as for step(), where nothing calls
+        step()."""
+        if name in self._names:
+            self.step(*self._sent)
+        self._names.add(name)
+        self._sent = figures, value_bytes
         m = _moments(exact, delivered)
         self._now = [a + b for a, b in zip(self._now, m)]
         if len(self.steps) < self.skip:
@@ -60,13 +68,22 @@ class Comparison:
 
     def step(self, figures=None, value_bytes=4):
         """End the step. figures: the Cluster's, for the bits per value."""
+        self.steps.append(self._row(figures, value_bytes))
+        if figures:
+            self._before = (figures.bytes, figures.wire_bytes)
+        self._now = [0.0] * 4
+        self._names = set()
+
+    def _row(self, figures, value_bytes):
         bits = float("nan")
         if figures:
             sent, wire = figures.bytes - self._before[0], figures.wire_bytes - self._before[1]
             bits = 8.0 * value_bytes * wire / sent if sent else float("nan")
-            self._before = (figures.bytes, figures.wire_bytes)
-        self.steps.append((len(self.steps), *_figures(self._now), bits))
-        self._now = [0.0] * 4
+        return (len(self.steps), *_figures(self._now), bits)
+
+    def all_steps(self):
+        """Return the rows of `steps`, and a row of the current step if it has any values."""
+        return self.steps + ([self._row(*self._sent)] if self._names else [])
 
     def loss(self, name, step, value):
         """Add a point to a loss curve: "exact", "nibble", ..."""
@@ -79,7 +96,7 @@ class Comparison:
 
     def summary(self):
         """Return the means over the counted steps: {"1 - cos", "NMSE", "bits"}."""
-        counted = self.steps[self.skip:]
+        counted = self.all_steps()[self.skip:]
         if not counted:
             return {}
         mean = [sum(row[i] for row in counted) / len(counted) for i in (1, 2, 3)]
@@ -96,7 +113,7 @@ class Comparison:
         s = self.summary()
         if s:
             lines.append(f"{'all values':{width}}  {sum(row[1] for row in rows):10d}  {s['1 - cos']:9.2e}  {'':9}  "
-                         f"{s['NMSE']:9.2e}  {s['bits']:.2f} bits a value, {len(self.steps) - self.skip} steps")
+                         f"{s['NMSE']:9.2e}  {s['bits']:.2f} bits a value, {len(self.all_steps()) - self.skip} steps")
         for name, curve in self.losses.items():
             tail = [v for _, v in curve[-max(1, len(curve) // 10):]]
             lines.append(f"loss, {name}: {curve[0][1]:.4f} at first, {sum(tail) / len(tail):.4f} over the last "
@@ -115,7 +132,7 @@ class Comparison:
             return name
 
         files = [put("parameters.csv", ("parameter", "values", "1-cos", "largest", "nmse"), self.rows()),
-                 put("steps.csv", ("step", "1-cos", "nmse", "bits"), self.steps),
+                 put("steps.csv", ("step", "1-cos", "nmse", "bits"), self.all_steps()),
                  put("loss.csv", ("curve", "step", "loss"),
                      [(name, *point) for name, curve in self.losses.items() for point in curve])]
         with open(os.path.join(folder, "report.txt"), "w", encoding="utf-8") as f:
@@ -140,7 +157,8 @@ class Comparison:
         bars.set_title("1 - cos by parameter, the largest")
         bars.tick_params(axis="y", labelsize=6)
         for column, name in ((1, "1 - cos"), (2, "NMSE")):
-            steps.semilogy([s[0] for s in self.steps], [max(s[column], 1e-17) for s in self.steps], label=name)
+            rows = self.all_steps()
+            steps.semilogy([s[0] for s in rows], [max(s[column], 1e-17) for s in rows], label=name)
         steps.set_title("all values")
         steps.legend()
         for name, curve in self.losses.items():

@@ -155,6 +155,28 @@ class Report(unittest.TestCase):
         c.add("near", a, small)
         self.assertAlmostEqual({row[0]: row for row in c.rows()}["near"][2] / (0.5 * (0.6e-9 / 5) ** 2), 1, places=3)
 
+    def test_a_name_again_begins_a_step(self):
+        """FSDP's hooks see modules, and no end of a step. The report is the one that step() would make."""
+        from nibble_codec.report import Comparison
+        implied, ended = Comparison(skip=2), Comparison(skip=2)
+        a = np.array([3.0, 4.0])
+        with nc.Cluster(2, {"WARMUP_STEPS": 2}) as cluster:
+            for step in range(6):
+                for number, name in enumerate(("root", "block")):
+                    cluster.all_reduce([normal(60000)] * 2, buffer=number)
+                    delivered = a * (1 + 0.01 * step + 0.1 * number)
+                    implied.add(name, a, delivered, cluster.figures(), 4)
+                    ended.add(name, a, delivered)
+                ended.step(cluster.figures(), 4)
+        self.assertEqual([row[0] for row in implied.rows()], [row[0] for row in ended.rows()])
+        self.assertEqual(len(implied.rows()), 2)
+        self.assertEqual(implied.all_steps(), ended.steps)
+        self.assertEqual(implied.summary(), ended.summary())
+        self.assertEqual(implied.table(), ended.table())
+        self.assertIn("4 steps", implied.table())
+        self.assertLess(implied.all_steps()[5][3], 6)      # coded
+        self.assertGreater(implied.all_steps()[2][3], 31)  # the warm-up
+
 
 if __name__ == "__main__":
     unittest.main()

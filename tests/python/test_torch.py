@@ -120,7 +120,7 @@ def run_fsdp(rank):
     m, exact, settings = model(), model(), {**SETTINGS, "WARMUP_STEPS": 0}
     fully_shard(m[2])
     fully_shard(m)
-    comparison = Comparison()
+    comparison = Comparison(skip=1)
     group = Mirrored(settings=settings)
     group.mirror = nc.Cluster(RANKS, settings)
     check(fsdp.emulate(m, comparison=comparison, group=group) is group, "emulate takes another group")
@@ -139,6 +139,8 @@ def run_fsdp(rank):
     check(gathers.operations >= 2 * RANKS * STEPS, f"FSDP2: {gathers.operations} gathers of weights")
     if rank == 0:
         check(len(comparison.rows()) == 2, "FSDP2: the comparison has not two modules")
+        check(len(comparison.all_steps()) == STEPS, f"FSDP2: the comparison has {len(comparison.all_steps())} steps")
+        check(0 < comparison.summary()["bits"] < 20, f"FSDP2: {comparison.summary()}")
     group.mirror.close()
     group.close()
 
