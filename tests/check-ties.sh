@@ -40,9 +40,9 @@ word()
 }
 
 word codec_variant NB_CODEC_VARIANT plugin/abi/settings.c
-word sum NB_SUM plugin/policy/rules/policy.c
+word sum NB_SUM plugin/policy/rules/decide.c
 word ag NB_AG plugin/coll/report/summary.c
-word ag_untyped NB_AG_UNTYPED plugin/policy/rules/policy.c
+word ag_untyped NB_AG_UNTYPED plugin/policy/rules/decide.c
 word feedback NB_FEEDBACK plugin/state/feedback.c
 word schedule NB_SCHEDULE plugin/policy/reckon/reckon.c
 word net NB_NET plugin/net/net.c

@@ -30,8 +30,6 @@ struct nb_proof;
  */
 
 #define NB_OPS 512u /* more than windows, so that an operation outlives its last window */
-/* Shorter segments, slivers at the edge of a window, are not worth a quantizer's header. */
-#define NB_MIN_CODED_VALUES 64u
 
 struct nb_op {
     uint64_t opno;

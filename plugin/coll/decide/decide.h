@@ -181,12 +181,9 @@ void nb_decisions_destroy(struct nb_coll_comm *comm);
 int nb_decisions_progress(struct nb_coll_comm *comm);
 bool nb_decisions_at_work(const struct nb_decisions *decisions);
 
-/* Return the codec that function, type, reduction, size, settings and reckoning allow an operation: raw,
- * with the reason, or one that later evidence may still deny. `bytes` are those of the whole vector.
- * recorded: this node has its record, which matters to all-reduces only. For other functions all nodes
- * return the same. */
-enum nb_codec nb_op_codec_allowed(const struct nb_coll_comm *comm, const struct nb_op *op, uint64_t bytes,
-                                  int recorded, enum nb_reason *reason);
+/* Return whether all nodes know that a reduction of `bytes` bytes (the whole vector) is raw, by type,
+ * reduction and size, by settings and by the reckoning. Engine thread. */
+bool nb_op_is_known_raw(const struct nb_coll_comm *comm, const struct nb_op *op, uint64_t bytes);
 /* Begin the facts of an operation. `record` may be NULL. `bytes` are those of the whole vector here. */
 struct nb_op_info *nb_op_info_new(struct nb_coll_comm *comm, const struct nb_op *op,
                                   const struct nb_record *record, uint64_t bytes);
@@ -214,8 +211,17 @@ enum nb_dtype nb_op_info_dtype(const struct nb_op_info *f);
 const struct nb_job_call *nb_op_info_call(const struct nb_op_info *f);
 /* Return the error slot of a settled reduction, or NULL, and the operation that holds it. */
 struct nb_ef_slot *nb_op_info_slot(const struct nb_op_info *f, uint64_t *opno);
-/* Return the codec of a settled reduction. */
-enum nb_codec nb_op_codec(const struct nb_op *op);
+/* The hop of a settled reduction's segment. */
+enum nb_hop {
+    NB_HOP_CONTRIBUTION, /* this node's own values */
+    NB_HOP_SUM,          /* a sum that goes on */
+    NB_HOP_FINER         /* a sum that goes on, with the finer codec */
+};
+/* Return the codec of a settled reduction for a segment of `values` values. sure: all of them are values of the
+ * operation. */
+enum nb_codec nb_op_segment_codec(const struct nb_op *op, bool sure, uint64_t values, enum nb_hop hop);
+/* Return the codec of an all-gather whose content was sampled. */
+enum nb_codec nb_op_gather_codec(struct nb_coll_comm *comm, struct nb_op *op);
 /* Count an operation that is sent raw for this reason. */
 void nb_decisions_count_raw(struct nb_coll_comm *comm, enum nb_func func, enum nb_reason why);
 /* Count an encoded segment of a settled operation. */

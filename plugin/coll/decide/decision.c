@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is done with an operation: its codec, and which residual it continues. What may be coded at all
- * follows from settings, type and size (policy/rules/policy.c); whether it is a gradient and which buffer it
- * comes from, from the job's calls and data (policy/job/job.c).
+ * follows from the rules (policy/rules/decide.c); whether it is a gradient and which buffer it comes
+ * from, from the job's calls and data (policy/job/job.c).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -34,9 +34,10 @@ struct nb_op_info {
     struct nb_kept_evidence *looked; /* until it is decided; NULL: not looked at */
     /* reductions */
     ncclRedOp_t redop;
-    enum nb_dtype dtype; /* all-gather: where the codec is DELTA4 */
-    int64_t asserted;    /* identity by the record of a tool or test, -1: none */
-    uint64_t values;     /* a block of the error state */
+    struct nb_facts facts; /* as far as they are known */
+    enum nb_dtype dtype;   /* all-gather: where the codec is DELTA4 */
+    int64_t asserted;      /* identity by the record of a tool or test, -1: none */
+    uint64_t values;       /* a block of the error state */
     uint32_t blocks;
     uint64_t geometry;
     enum nb_reason reason;
@@ -176,18 +177,43 @@ static int excluded_child(const struct nb_coll_comm *comm, const struct nb_recor
     return !nb_comm_rules_ask(&comm->rules, &info);
 }
 
-enum nb_codec nb_op_codec_allowed(const struct nb_coll_comm *comm, const struct nb_op *op, uint64_t bytes,
-                                  int recorded, enum nb_reason *reason)
+/* What an operation's first window shows of it. */
+static struct nb_facts facts_of(const struct nb_coll_comm *comm, const struct nb_op *op,
+                                const struct nb_record *r, uint64_t bytes)
 {
-    const enum nb_codec codec =
-        nb_policy_codec(comm->ctx->params, op->func, op->type, op->redop, bytes, recorded, reason);
+    struct nb_facts facts = {.params = comm->ctx->params,
+                             .func = op->func,
+                             .type = op->type,
+                             .redop = op->redop,
+                             .bytes = bytes,
+                             .recorded = r != NULL,
+                             .excluded = r && excluded_child(comm, r),
+                             .shadow = comm->shadow};
 
-    /* Shadow mode sends raw in any case, and shows what coding would do. */
-    if (codec == NB_CODEC_RAW || comm->shadow || !nb_policy_reckons(comm->ctx->params, op->func) ||
-        bytes >= nb_reckon_from(&comm->reckoning, op->func, op->value))
-        return codec;
-    *reason = NB_RAW_LINK;
-    return NB_CODEC_RAW;
+    if (nb_policy_reckons(facts.params, op->func))
+        facts.pays_from = nb_reckon_from(&comm->reckoning, op->func, op->value);
+    /* The windows of all-gathers are of bytes; only the user's call tells of what. */
+    if (op->func == NB_FUNC_ALL_GATHER && r && r->flags & NB_RECORD_API) {
+        facts.type = r->api_type;
+        facts.typed = true;
+    }
+    return facts;
+}
+
+bool nb_op_is_known_raw(const struct nb_coll_comm *comm, const struct nb_op *op, uint64_t bytes)
+{
+    const struct nb_facts facts = facts_of(comm, op, NULL, bytes);
+
+    return nb_decide(&facts, NB_STAGE_CALL).codec == NB_CODEC_RAW;
+}
+
+static void take_verdict(struct nb_op_info *f, enum nb_stage stage)
+{
+    const struct nb_verdict v = nb_decide(&f->facts, stage);
+
+    f->codec = v.codec;
+    f->reason = v.reason;
+    f->dtype = v.dtype;
 }
 
 struct nb_op_info *nb_op_info_new(struct nb_coll_comm *comm, const struct nb_op *op,
@@ -213,20 +239,11 @@ struct nb_op_info *nb_op_info_new(struct nb_coll_comm *comm, const struct nb_op 
     }
     if (r)
         f->asserted = r->slot;
-    f->codec = nb_op_codec_allowed(comm, op, bytes, r != NULL, &f->reason);
-    if (f->codec != NB_CODEC_RAW && r && excluded_child(comm, r)) {
-        f->codec = NB_CODEC_RAW;
-        f->reason = NB_RAW_COMM;
-    }
+    f->facts = facts_of(comm, op, r, bytes);
+    take_verdict(f, NB_STAGE_CALL);
     if (op->func == NB_FUNC_ALL_GATHER) {
-        /* The windows are of bytes; only the user's call tells of what. */
-        if (f->codec != NB_CODEC_RAW)
-            f->codec = nb_policy_gather(comm->ctx->params,
-                                        r && (r->flags & NB_RECORD_API) ? &r->api_type : NULL, &f->dtype);
         comm->decisions->reasons[op->func][f->reason]++;
         f->settled = 1;
-    } else if (f->codec != NB_CODEC_RAW) {
-        nb_policy_dtype(op->type, &f->dtype);
     }
     return f;
 }
@@ -259,9 +276,18 @@ struct nb_ef_slot *nb_op_info_slot(const struct nb_op_info *f, uint64_t *opno)
     return f->ef;
 }
 
-enum nb_codec nb_op_codec(const struct nb_op *op)
+enum nb_codec nb_op_segment_codec(const struct nb_op *op, bool sure, uint64_t values, enum nb_hop hop)
 {
-    return op->info ? op->info->codec : NB_CODEC_RAW;
+    struct nb_facts facts;
+
+    if (!op->info || op->info->codec == NB_CODEC_RAW)
+        return NB_CODEC_RAW;
+    facts = op->info->facts;
+    facts.sure = sure;
+    facts.values = values;
+    facts.passed_on = hop != NB_HOP_CONTRIBUTION;
+    facts.finer |= hop == NB_HOP_FINER;
+    return nb_decide(&facts, NB_STAGE_SEGMENT).codec;
 }
 
 /* Leading values to look at. NCCL's windows differ a little with what else is in flight; a power of two
@@ -511,14 +537,12 @@ static void decide(struct nb_coll_comm *comm, struct nb_op *op, struct nb_op_inf
     if (f->codec != NB_CODEC_RAW) {
         if (v->gradient.changed)
             tell(comm, f, &v->gradient);
-        if (comm->decisions->off)
-            f->reason = NB_RAW_SWITCHED;
-        else if (v->gradient.kind != NB_CLASS_GRADIENT)
-            f->reason = v->gradient.reason == NB_WHY_YOUNG ? NB_RAW_YOUNG : NB_RAW_CLASS;
-        else if (v->gradient.warmup)
-            f->reason = NB_RAW_WARMUP;
-        if (f->reason != NB_CODED)
-            f->codec = NB_CODEC_RAW;
+        f->facts.switched_off = comm->decisions->off;
+        f->facts.gradient = v->gradient.kind == NB_CLASS_GRADIENT;
+        f->facts.young = v->gradient.reason == NB_WHY_YOUNG;
+        f->facts.warmup = v->gradient.warmup;
+        f->facts.finer = f->report->fallen_back;
+        take_verdict(f, NB_STAGE_VALUES);
     }
     comm->decisions->reasons[f->call.func][f->reason]++;
     f->report->ops++;
@@ -526,8 +550,6 @@ static void decide(struct nb_coll_comm *comm, struct nb_op *op, struct nb_op_inf
     f->report->gradient = v->gradient;
     if (f->codec != NB_CODEC_RAW) {
         f->report->coded++;
-        if (f->report->fallen_back)
-            f->codec = nb_codec_row(f->codec)->finer;
         if (!comm->shadow)
             comm->stats.func[f->call.func].coded_ops++;
         want_slot(comm, f);
@@ -556,6 +578,19 @@ int nb_op_settle(struct nb_coll_comm *comm, struct nb_op *op)
 }
 
 /* ---- all-gathers ------------------------------------------------------------------------------------- */
+
+enum nb_codec nb_op_gather_codec(struct nb_coll_comm *comm, struct nb_op *op)
+{
+    struct nb_op_info *f = op->info;
+
+    if (f->codec == NB_CODEC_RAW)
+        return NB_CODEC_RAW;
+    f->facts.switched_off = comm->decisions->off;
+    take_verdict(f, NB_STAGE_VALUES);
+    if (f->reason != NB_CODED)
+        nb_decisions_count_raw(comm, op->func, f->reason);
+    return f->codec;
+}
 
 /* Errors of gradients belong to a step; where weights are gathered, their change ends it. */
 static void mark_step(struct nb_coll_comm *comm, const struct nb_op *op)

@@ -121,10 +121,7 @@ static int seek(struct nb_coll_comm *comm, struct nb_op *op)
 /* Policy has what it wants to see. */
 static int looked(struct nb_coll_comm *comm, struct nb_op *op)
 {
-    if (nb_decisions_off(comm->decisions) && op->codec != NB_CODEC_RAW) {
-        op->codec = NB_CODEC_RAW;
-        nb_decisions_count_raw(comm, NB_FUNC_ALL_GATHER, NB_RAW_SWITCHED);
-    }
+    op->codec = nb_op_gather_codec(comm, op);
     if (op->codec == NB_CODEC_RAW)
         return picked(comm, op);
     nb_refs_seek(comm->refs, &comm->flow->gather.pick.search);

@@ -71,8 +71,8 @@ static int plan_contribution(struct nb_coll_comm *comm, struct nb_task *t, const
     const struct nb_segment *segment = &t->segment;
     /* Reduce-scatter: each owner's block has an error of its own. All-reduce: one stream for all. */
     uint32_t block = op->func == NB_FUNC_REDUCE_SCATTER ? (uint32_t)segment->owner : 0;
-    int may_be_coded = segment->sure && segment->most / op->value >= NB_MIN_CODED_VALUES;
-    enum nb_codec codec = may_be_coded ? nb_op_codec(op) : NB_CODEC_RAW;
+    enum nb_codec codec =
+        nb_op_segment_codec(op, segment->sure, segment->most / op->value, NB_HOP_CONTRIBUTION);
 
     nb_msg_describe(comm, op, segment, &t->msg);
     t->msg.codec = (uint8_t)codec;

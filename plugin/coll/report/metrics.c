@@ -276,18 +276,6 @@ static const char *collective(enum nb_func func)
     return (unsigned)func < NB_FUNC_COUNT ? name[func] : "unknown";
 }
 
-/* A word for what nb_reason_text says. */
-static const char *reason(unsigned why)
-{
-    static const char *const word[NB_REASON_COUNT] = {
-        [NB_CODED] = "coded",         [NB_RAW_TYPE] = "type",         [NB_RAW_OP] = "reduction",
-        [NB_RAW_SMALL] = "small",     [NB_RAW_SETTING] = "setting",   [NB_RAW_UNKNOWN] = "no_record",
-        [NB_RAW_YOUNG] = "young",     [NB_RAW_CLASS] = "no_gradient", [NB_RAW_WARMUP] = "warmup",
-        [NB_RAW_COMM] = "comm_rules", [NB_RAW_LINK] = "link",         [NB_RAW_SWITCHED] = "switched_off",
-    };
-    return why < NB_REASON_COUNT && word[why] ? word[why] : "unknown";
-}
-
 static bool communicators(const struct nb_figures *f, unsigned i, struct item *it)
 {
     it->figure = f;
@@ -311,7 +299,7 @@ static bool reasons(const struct nb_figures *f, unsigned i, struct item *it)
         return false;
     it->figure = why != NB_CODED && f->reasons[func][why] ? &f->reasons[func][why] : NULL;
     label(it, "collective", collective((enum nb_func)func));
-    label(it, "reason", reason(why));
+    label(it, "reason", nb_reason_name((enum nb_reason)why));
     return true;
 }
 
@@ -367,7 +355,7 @@ static bool signature_reasons(const struct nb_figures *f, unsigned i, struct ite
         return false;
     it->figure = why != NB_CODED && f->signature[s].reason[why] ? &f->signature[s].reason[why] : NULL;
     label_signature(it, &f->signature[s]);
-    label(it, "reason", reason(why));
+    label(it, "reason", nb_reason_name((enum nb_reason)why));
     return true;
 }
 

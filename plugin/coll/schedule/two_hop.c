@@ -139,9 +139,7 @@ const struct nb_schedule_ops nb_schedule_two_hop_gather = {
  */
 static enum nb_cost_second second_of(const struct nb_coll_comm *comm, const struct nb_op *op)
 {
-    enum nb_reason reason;
-
-    if (nb_op_codec_allowed(comm, op, op->block * (uint64_t)comm->nnodes, 0, &reason) == NB_CODEC_RAW)
+    if (nb_op_is_known_raw(comm, op, op->block * (uint64_t)comm->nnodes))
         return NB_COST_SECOND_RAW;
     return comm->ctx->params->rs_second == NB_RS_SECOND_INT8 ? NB_COST_SECOND_INT8 : NB_COST_SECOND_INT4;
 }

@@ -13,35 +13,27 @@
 int nb_tuning_pays(const struct nb_tuning *t, ncclFunc_t func, size_t bytes)
 {
     const struct nb_params *p = t->params;
-    int64_t least;
-    bool raw;
+    /* raw is for looking at CollNet without codecs; who wants none of it says off. */
+    struct nb_facts facts = {.params = p,
+                             .type = ncclFloat32,
+                             .redop = ncclSum,
+                             .bytes = bytes,
+                             .recorded = t->records,
+                             .carried = true};
 
-    if (!p->enable || !p->tuner || t->nnodes < 2 || t->nranks < t->nnodes)
+    if (!p->enable || !p->tuner || t->nnodes < 2 || t->nranks < t->nnodes ||
+        bytes < (uint64_t)p->tuner_min_bytes)
         return 0;
     switch (func) {
-    case ncclFuncReduceScatter:
-        raw = p->rs == NB_SUM_RAW;
-        least = p->rs_min_bytes;
-        break;
-    case ncclFuncAllGather:
-        /* raw is for looking at CollNet without codecs; who wants none of it says off. */
-        raw = p->ag == NB_AG_OFF;
-        least = p->ag_min_bytes;
-        break;
-    case ncclFuncAllReduce:
-        if (!t->records)
-            return 0;
-        raw = p->ar == NB_SUM_RAW;
-        least = p->ar_min_bytes;
-        break;
+    case ncclFuncReduceScatter: facts.func = NB_FUNC_REDUCE_SCATTER; break;
+    case ncclFuncAllGather: facts.func = NB_FUNC_ALL_GATHER; break;
+    case ncclFuncAllReduce: facts.func = NB_FUNC_ALL_REDUCE; break;
     default: return 0;
     }
-    if (raw || bytes < (uint64_t)p->tuner_min_bytes)
-        return 0;
     /* The engine judges a reduce-scatter or all-gather by the part of one head. */
     if (func != ncclFuncAllReduce)
-        bytes /= t->nranks / t->nnodes;
-    return bytes >= (uint64_t)least;
+        facts.bytes /= t->nranks / t->nnodes;
+    return nb_decide(&facts, NB_STAGE_CALL).reason == NB_CODED;
 }
 
 /* The lowest valid entry of a row; -1: none. */

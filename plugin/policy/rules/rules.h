@@ -13,42 +13,78 @@
 
 struct nb_params;
 
-/* ---- policy.c: codecs by settings ------------------------------------------------------------------------ */
+/* ---- decide.c: coded or raw ------------------------------------------------------------------------------ */
 
-/* Why an operation is not coded; the summary names these. */
+/* Why an operation is raw: the rules, in the order in which they are asked. The summary and the metrics name them. */
 enum nb_reason {
     NB_CODED = 0,
     NB_RAW_TYPE,     /* not FP32, BF16 or FP16 */
     NB_RAW_OP,       /* not a sum */
-    NB_RAW_SMALL,    /* below the minimum size */
     NB_RAW_SETTING,  /* switched off */
     NB_RAW_UNKNOWN,  /* an all-reduce without a record: its window is padded with stale memory */
+    NB_RAW_SMALL,    /* below the minimum size */
+    NB_RAW_LINK,     /* raw is reckoned to be faster on these links */
+    NB_RAW_COMM,     /* of a communicator that NIBBLE_COMMS excludes, over the group of its parent */
+    NB_RAW_SWITCHED, /* compression was switched off while the job ran */
     NB_RAW_YOUNG,    /* too few calls seen to tell whether it is a gradient */
     NB_RAW_CLASS,    /* not recognised as a gradient, or recognised as something else */
     NB_RAW_WARMUP,   /* a gradient in the communicator's first steps */
-    NB_RAW_COMM,     /* of a communicator that NIBBLE_COMMS excludes, over the group of its parent */
-    NB_RAW_LINK,     /* raw is reckoned to be faster on these links */
-    NB_RAW_SWITCHED, /* compression was switched off while the job ran */
+    /* of a segment of a coded operation, whose messages nobody counts by reason */
+    NB_RAW_SHADOW, /* shadow mode passes sums on as they are */
+    NB_RAW_UNSURE, /* it may hold more than values */
+    NB_RAW_SHORT,  /* too few values for a header */
     NB_REASON_COUNT
 };
 const char *nb_reason_text(enum nb_reason reason);
+const char *nb_reason_name(enum nb_reason reason); /* one word */
+
+/* Segments of fewer values (slivers that a window boundary cuts off) are not worth a quantizer's header. */
+#define NB_MIN_CODED_VALUES 64u
+
+/* When an operation is decided on. Each stage asks the rules of the stages before as well. */
+enum nb_stage {
+    NB_STAGE_CALL, /* its first window: type, size, settings and links. Of reduce-scatters all nodes know the same */
+    NB_STAGE_VALUES, /* its first segment is about to be encoded: what calls and values show of it */
+    NB_STAGE_SEGMENT /* a message for one segment */
+};
+
+/* All that the rules ask. The engine gathers it (coll/decide/decision.c), and the tuner before a call. */
+struct nb_facts {
+    const struct nb_params *params;
+    enum nb_func func;
+    ncclDataType_t type;
+    bool typed; /* all-gathers: `type` is the user's, known for certain */
+    ncclRedOp_t redop;
+    uint64_t bytes;     /* of the whole vector */
+    uint64_t pays_from; /* bytes from which coding is reckoned to pay; 0: at every size */
+    bool recorded;      /* this node has the operation's record */
+    bool carried;       /* the question is whether CollNet is to carry it, which NIBBLE_AG=raw allows */
+    bool excluded;      /* of a split-off communicator that NIBBLE_COMMS excludes */
+    bool shadow;
+    /* NB_STAGE_VALUES */
+    bool switched_off, gradient, young, warmup;
+    bool finer; /* 8 bits instead of 4: its error was too large, or this hop has them */
+    /* NB_STAGE_SEGMENT */
+    bool passed_on; /* a sum that goes on, not a contribution */
+    bool sure;      /* it holds nothing but values */
+    uint64_t values;
+};
+
+struct nb_verdict {
+    enum nb_codec codec;
+    enum nb_reason reason;
+    enum nb_dtype dtype; /* how values are read, where the codec codes values */
+};
+
+/* Ask the rules up to `stage`, in order. All-gathers: NB_CODEC_ULP for exact deltas, NB_CODEC_DELTA4 for bounded ones where
+ * the content looks like weights. Any thread. */
+struct nb_verdict nb_decide(const struct nb_facts *facts, enum nb_stage stage);
 
 /* The quantizable type that `type` is: 0 and *dtype, or -1. */
 int nb_policy_dtype(ncclDataType_t type, enum nb_dtype *dtype);
 
-/* Codec of an operation of `bytes` bytes (the whole vector). For all-gathers NB_CODEC_ULP means differences;
- * whether they may be lossy is for nb_policy_gather to say. */
-enum nb_codec nb_policy_codec(const struct nb_params *params, enum nb_func func, ncclDataType_t type,
-                              ncclRedOp_t op, uint64_t bytes, int recorded, enum nb_reason *reason);
-
 /* Whether the setting leaves it to a reckoning (policy/reckon/reckon.c) from which size on such operations are coded. */
 bool nb_policy_reckons(const struct nb_params *params, enum nb_func func);
-
-/* Codec of an all-gather for which nb_policy_codec said NB_CODEC_ULP. api_type: the user's type, or NULL when
- * it is not known for certain. ULP: exact. DELTA4 (for what looks like weights, else exact) sets
- * *dtype. Integers, 8-bit floats and what is not known are exact in every mode. */
-enum nb_codec nb_policy_gather(const struct nb_params *params, const ncclDataType_t *api_type,
-                               enum nb_dtype *dtype);
 
 /* ---- rules.c: NIBBLE_GRAD -------------------------------------------------------------------------------- */
 

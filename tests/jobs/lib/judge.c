@@ -36,7 +36,12 @@ static void judge(struct watcher *w, const struct comm *c, const struct posted *
     struct verdict *v = w->job->verdict;
     const int quantized = o && o->codec != NB_CODEC_RAW, fed = quantized && o->fed && o->slot >= 0;
     const int64_t buffer = p->what < 0 ? -p->what : p->what;
-    enum nb_reason reason;
+    const struct nb_facts facts = {.params = w->job->cluster.node[0].ctx.params,
+                                   .func = p->func,
+                                   .type = p->type,
+                                   .redop = ncclSum,
+                                   .bytes = p->bytes,
+                                   .recorded = true};
     struct told told = {.step = p->step,
                         .node = w->node,
                         .func = p->func,
@@ -69,9 +74,7 @@ static void judge(struct watcher *w, const struct comm *c, const struct posted *
     }
     if (w->job->listen)
         w->job->listen(w->job->arg, &told);
-    if (p->what <= 0 || p->step < c->since + LATE ||
-        nb_policy_codec(w->job->cluster.node[0].ctx.params, p->func, p->type, ncclSum, p->bytes, 1,
-                        &reason) == NB_CODEC_RAW)
+    if (p->what <= 0 || p->step < c->since + LATE || nb_decide(&facts, NB_STAGE_CALL).codec == NB_CODEC_RAW)
         return;
     v->late_bytes += p->bytes;
     if (quantized)
