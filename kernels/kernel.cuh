@@ -297,24 +297,24 @@ NB_DEV void nb_run(struct nb_shared *sh, uint32_t s)
 NB_DEV void nb_copy_desc(uint64_t *to, const uint64_t *from)
 {
     for (uint32_t i = 0; i < sizeof(struct nb_gpu_desc) / 8; i++)
-        to[i] = nb_get64(from + i);
+        to[i] = nb_get64_gpu(from + i);
 }
 
 /* Copy the descriptor in entry i of the ring's image in GPU memory to place s, if it owns the ticket. Block 0
  * may overwrite the entry meanwhile, unless it owns the ticket: `begin` shows this, read before and after. */
 NB_DEV int nb_match_slot(const struct nb_gpu_state *state, uint32_t i, uint64_t ticket, struct nb_gpu_desc *to)
 {
-    const uint64_t begin = nb_get64(&state->begin[i]);
+    const uint64_t begin = nb_get64_gpu(&state->begin[i]);
     if (!begin || begin - 1 > ticket)
         return 0;
     nb_fence();
     const struct nb_gpu_desc *d = &state->desc[i];
     const uint64_t *words = (const uint64_t *)d;
-    const uint32_t tickets = (uint32_t)nb_get64(words + 1);
+    const uint32_t tickets = (uint32_t)nb_get64_gpu(words + 1);
     if (ticket - (begin - 1) >= tickets)
         return 0;
     nb_fence();
-    if (nb_get64(&state->begin[i]) != begin)
+    if (nb_get64_gpu(&state->begin[i]) != begin)
         return 0;
     nb_copy_desc((uint64_t *)to, words);
     return 1;
@@ -365,7 +365,7 @@ NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uin
         if (t < NB_GPU_RING && nb_match_slot(state, t, ticket, &sh->desc[s]))
             sh->found = 1;
         if (t == NB_GPU_RING) {
-            const uint64_t end = nb_get64(&state->end);
+            const uint64_t end = nb_get64_gpu(&state->end);
             if (end && ticket >= end - 1)
                 sh->found = -1;
         }
@@ -434,7 +434,7 @@ NB_DEV void nb_next(const struct nb_gpu_launch *launch, struct nb_shared *sh, ui
 NB_DEV int nb_published(const struct nb_gpu_state *state, const struct nb_gpu_ring *ring, uint64_t number)
 {
     const uint64_t published = nb_get64_sys(&ring->published);
-    const uint64_t k = nb_get64(&state->launches), stops = nb_get64_sys(&ring->stops);
+    const uint64_t k = nb_get64_gpu(&state->launches), stops = nb_get64_sys(&ring->stops);
     uint64_t until = published;
 
     if (stops > k) {
@@ -464,7 +464,7 @@ NB_DEV void nb_carry_words(struct nb_gpu_state *state, const struct nb_gpu_ring 
     for (uint32_t i = 0; i < NB_CARRY_WORDS; i++) {
         const uint32_t at = nb_thread() + i * NB_THREADS;
         if (at < words)
-            nb_put64(to + (begin + at) % NB_RING_WORDS, word[i]);
+            nb_put64_gpu(to + (begin + at) % NB_RING_WORDS, word[i]);
     }
 }
 
@@ -478,7 +478,7 @@ NB_DEV void nb_carry(const struct nb_gpu_launch *launch, struct nb_shared *sh)
 
     for (;;) {
         if (t == 0) {
-            sh->offset = nb_get64(&state->carried);
+            sh->offset = nb_get64_gpu(&state->carried);
             sh->found = nb_published(state, ring, sh->offset);
             if (sh->found > 0)
                 nb_fence_sys();
@@ -493,7 +493,7 @@ NB_DEV void nb_carry(const struct nb_gpu_launch *launch, struct nb_shared *sh)
         if (found < 0)
             break;
         if (mine) {
-            nb_put64(&state->begin[slot], 0);
+            nb_put64_gpu(&state->begin[slot], 0);
             nb_fence();
         }
         nb_barrier();
@@ -502,18 +502,18 @@ NB_DEV void nb_carry(const struct nb_gpu_launch *launch, struct nb_shared *sh)
         nb_barrier();
         if (mine) {
             const uint64_t *words = (const uint64_t *)&state->desc[slot];
-            const uint64_t begin = nb_get64(words);
+            const uint64_t begin = nb_get64_gpu(words);
             nb_fence();
-            nb_put64(&state->begin[slot], begin + 1);
+            nb_put64_gpu(&state->begin[slot], begin + 1);
             if (t + 1 == (uint32_t)found) {
-                nb_put64(&state->last, begin + (uint32_t)nb_get64(words + 1));
-                nb_put64(&state->carried, number + (uint32_t)found);
+                nb_put64_gpu(&state->last, begin + (uint32_t)nb_get64_gpu(words + 1));
+                nb_put64_gpu(&state->carried, number + (uint32_t)found);
             }
         }
         nb_barrier();
     }
     if (t == 0)
-        nb_put64(&state->end, nb_get64(&state->last) + 1);
+        nb_put64_gpu(&state->end, nb_get64_gpu(&state->last) + 1);
 }
 
 #define NB_STATE_OF(launch) ((struct nb_gpu_state *)(uintptr_t)(launch)->state)
@@ -538,7 +538,7 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *shar
     if (launch->ring && nb_block() == 0) {
         NB_RARE;
         if (t == 0)
-            nb_put64_sys(&NB_RING_OF(launch)->started, nb_get64(&NB_STATE_OF(launch)->launches) + 1);
+            nb_put64_sys(&NB_RING_OF(launch)->started, nb_get64_gpu(&NB_STATE_OF(launch)->launches) + 1);
         nb_carry(launch, sh);
     } else {
         if (t == 0) {
@@ -608,13 +608,13 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *shar
         nb_fence();
         if (nb_add32(&state->left, 1) + 1 == nb_blocks()) {
             nb_fence();
-            nb_put64(&state->next, ring ? nb_get64(&state->last) : 0);
-            nb_put64(&state->end, 0);
+            nb_put64_gpu(&state->next, ring ? nb_get64_gpu(&state->last) : 0);
+            nb_put64_gpu(&state->end, 0);
             nb_put32_shared_by_blocks(&state->left, 0);
-            nb_put64(&state->launches, nb_get64(&state->launches) + 1);
+            nb_put64_gpu(&state->launches, nb_get64_gpu(&state->launches) + 1);
             nb_fence_sys();
             if (ring)
-                nb_put64_sys(&ring->ended, nb_get64(&state->launches));
+                nb_put64_sys(&ring->ended, nb_get64_gpu(&state->launches));
         }
     }
 }

@@ -334,7 +334,7 @@ NB_DEV void nb_async_wait_but1(void) { asm volatile("cp.async.wait_group 1;" :::
 
 /* ---- Between threads of different blocks, and with the host */
 
-NB_DEV uint64_t nb_get64(const uint64_t *p)
+NB_DEV uint64_t nb_get64_gpu(const uint64_t *p)
 {
     uint64_t v;
     asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(__cvta_generic_to_global(p)) : "memory");
@@ -348,7 +348,7 @@ NB_DEV uint32_t nb_get32_shared_by_blocks(const uint32_t *p)
     return v;
 }
 
-NB_DEV void nb_put64(uint64_t *p, uint64_t v)
+NB_DEV void nb_put64_gpu(uint64_t *p, uint64_t v)
 {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "l"(v) : "memory");
 }

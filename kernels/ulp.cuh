@@ -263,7 +263,7 @@ NB_DEV void nb_ulp_decode_ticket(const struct nb_gpu_desc *d, uint32_t ticket, s
     }
     const uint32_t length = nb_shfl(upto, 31);
     if (lane == 0)
-        nb_put64(&nb_states(d)[segment], (uint64_t)length << 2 | 1);
+        nb_put64_gpu(&nb_states(d)[segment], (uint64_t)length << 2 | 1);
     nb_warp_barrier();
     const uint64_t before = table + nb_look_back(nb_states(d), (uint32_t)segment, length);
     bad |= before + upto > bytes - tail;

@@ -141,7 +141,7 @@ NB_DEV void nb_fail(const struct nb_gpu_desc *d, uint32_t error)
 
 NB_DEV void nb_publish(uint64_t *state, uint32_t ticket, uint64_t length)
 {
-    nb_put64(&state[ticket], length << 2 | 1);
+    nb_put64_gpu(&state[ticket], length << 2 | 1);
 }
 
 /* Return the sum of the lengths of all tickets before. One whole warp calls, after its block has published. A
@@ -154,12 +154,12 @@ NB_DEV uint64_t nb_look_back(uint64_t *state, uint32_t ticket, uint64_t length)
 
     while (at > 0) {
         int64_t mine = at - 1 - (int64_t)lane;
-        uint64_t s = mine < 0 ? 2 : nb_get64(&state[mine]);
+        uint64_t s = mine < 0 ? 2 : nb_get64_gpu(&state[mine]);
         while (nb_ballot((s & 3) == 0)) {
             NB_RARE;
             nb_pause();
             if ((s & 3) == 0)
-                s = nb_get64(&state[mine]);
+                s = nb_get64_gpu(&state[mine]);
         }
         uint32_t whole = nb_ballot((s & 3) == 2);
         uint32_t last = whole ? nb_ffs(whole) - 1 : 31;
@@ -175,7 +175,7 @@ NB_DEV uint64_t nb_look_back(uint64_t *state, uint32_t ticket, uint64_t length)
         at -= 32;
     }
     if (lane == 0)
-        nb_put64(&state[ticket], (sum + length) << 2 | 2);
+        nb_put64_gpu(&state[ticket], (sum + length) << 2 | 2);
     return sum;
 }
 

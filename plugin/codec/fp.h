@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scalar floating-point functions that the codecs share: bit casts, the 16-bit types, unaligned access. All
+ * Scalar floating-point functions that the codecs share: bit casts and the 16-bit types. All
  * round to nearest even and are defined for every bit pattern.
  */
 #ifndef NIBBLE_CODEC_FP_H
@@ -15,6 +15,7 @@
 #include <math.h>
 #endif
 
+#include "base/bytes.h"
 #include "nibble/codec.h"
 
 /* The NEON variant is built: every aarch64 with the wire's byte order has it. */
@@ -157,28 +158,6 @@ NB_INLINE float nb_sqrtf(float f)
 #else
     return sqrtf(f);
 #endif
-}
-
-NB_INLINE uint16_t nb_get16(const uint8_t *p)
-{
-    return (uint16_t)(p[0] | p[1] << 8);
-}
-
-NB_INLINE uint32_t nb_get32(const uint8_t *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
-NB_INLINE void nb_put16(uint8_t *p, uint32_t v)
-{
-    p[0] = (uint8_t)v;
-    p[1] = (uint8_t)(v >> 8);
-}
-
-NB_INLINE void nb_put32(uint8_t *p, uint32_t v)
-{
-    nb_put16(p, v);
-    nb_put16(p + 2, v >> 16);
 }
 
 #endif

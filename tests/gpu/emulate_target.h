@@ -378,7 +378,7 @@ NB_DEV void nb_async_wait_but1(void)
 }
 
 #ifdef NB_TSAN
-NB_DEV uint64_t nb_get64(const uint64_t *p)
+NB_DEV uint64_t nb_get64_gpu(const uint64_t *p)
 {
     return nb_emulate_get(p, 8, 0);
 }
@@ -386,7 +386,7 @@ NB_DEV uint32_t nb_get32_shared_by_blocks(const uint32_t *p)
 {
     return (uint32_t)nb_emulate_get(p, 4, 0);
 }
-NB_DEV void nb_put64(uint64_t *p, uint64_t v)
+NB_DEV void nb_put64_gpu(uint64_t *p, uint64_t v)
 {
     nb_emulate_put(p, 8, v, 0);
 }
@@ -427,7 +427,7 @@ NB_DEV void nb_fence_sys(void)
     nb_emulate_fence(1);
 }
 #else
-NB_DEV uint64_t nb_get64(const uint64_t *p)
+NB_DEV uint64_t nb_get64_gpu(const uint64_t *p)
 {
     return __atomic_load_n(p, __ATOMIC_RELAXED);
 }
@@ -435,7 +435,7 @@ NB_DEV uint32_t nb_get32_shared_by_blocks(const uint32_t *p)
 {
     return __atomic_load_n(p, __ATOMIC_RELAXED);
 }
-NB_DEV void nb_put64(uint64_t *p, uint64_t v)
+NB_DEV void nb_put64_gpu(uint64_t *p, uint64_t v)
 {
     __atomic_store_n(p, v, __ATOMIC_RELAXED);
 }

@@ -123,7 +123,7 @@ static void ask_settings(struct nb_mesh *m, uint32_t order)
     describe(m, order);
     m->wanted = nb_policy_excludes(p, &m->comm->rules, &m->comm->info, why, sizeof(why));
     if (m->wanted)
-        nb_reason_object(m, "%s", why);
+        nb_decline(m, "%s", why);
 }
 
 /* Decline a communicator on which coding gains nothing, once the facts of all nodes are here. They are with the yeses
@@ -142,7 +142,7 @@ static void ask_gain(struct nb_mesh *m)
     if (!nb_policy_declines(m->comm->ctx->params, &m->comm->reckoning, why, sizeof(why)))
         return;
     m->wanted = true;
-    nb_reason_object(m, "%s", why);
+    nb_decline(m, "%s", why);
 }
 
 /* Everything that may fail on this node alone, tried before the vote. */
@@ -153,15 +153,15 @@ static void try_locally(struct nb_mesh *m, uint32_t order)
 
     ask_settings(m, order);
     if (nb_fault(comm->ctx, "connect"))
-        nb_reason_object(m, "fault injected at connect");
+        nb_decline(m, "fault injected at connect");
     comm->engine_held = nb_engine_acquire(comm->engine) == 0;
     if (!comm->engine_held)
-        nb_reason_object(m, "cannot start the engine");
+        nb_decline(m, "cannot start the engine");
     if (comm->device_error)
-        nb_reason_object(m, "cannot use its device: %s", strerror(-comm->device_error));
+        nb_decline(m, "cannot use its device: %s", strerror(-comm->device_error));
     ret = nb_fault(comm->ctx, "alloc") ? -ENOMEM : nb_staging_create(comm);
     if (ret)
-        nb_reason_object(m, "cannot allocate staging memory (NIBBLE_STAGING_MAX_MB): %s", strerror(-ret));
+        nb_decline(m, "cannot allocate staging memory (NIBBLE_STAGING_MAX_MB): %s", strerror(-ret));
     if (m->cause != NB_CAUSE_NONE)
         return;
     for (int i = 0; i < comm->nneighbors; i++) {
@@ -173,7 +173,7 @@ static void try_locally(struct nb_mesh *m, uint32_t order)
     }
     ret = nb_fault(comm->ctx, "regmr") ? -EIO : nb_staging_register(comm);
     if (ret)
-        nb_reason_object(m, "cannot register staging memory: %s", strerror(-ret));
+        nb_decline(m, "cannot register staging memory: %s", strerror(-ret));
 }
 
 /* A grid was wished for, and the nodes form none: why not. */

@@ -161,14 +161,14 @@ static inline struct nb_outgoing *nb_mesh_out(const struct nb_mesh *m, int rank,
 /* ---- reasons ----------------------------------------------------------------------------------------- */
 
 /* Vote no for a reason of this node. */
-void nb_reason_object(struct nb_mesh *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void nb_decline(struct nb_mesh *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Vote no because of another node, which the text names, unless there is a reason as close to the cause. */
-void nb_reason_blame(struct nb_mesh *m, enum nb_cause cause, const char *fmt, ...)
+void nb_decline_blame(struct nb_mesh *m, enum nb_cause cause, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* Suspect peer `rank`: `what` ("lost", "cannot connect to"; a constant) has failed with `err`. It is blamed
  * if no better reason turns up. */
-void nb_reason_suspect(struct nb_mesh *m, int rank, const char *what, int err);
+void nb_decline_suspect(struct nb_mesh *m, int rank, const char *what, int err);
 
 /* ---- ballots ----------------------------------------------------------------------------------------- */
 

@@ -169,7 +169,7 @@ static void dial_failed(struct nb_mesh *m, int r, int c, int err)
     case EPIPE:
     case ETIMEDOUT:
     case EHOSTUNREACH:
-    case ENETUNREACH: nb_reason_suspect(m, r, "cannot connect to", err); return;
+    case ENETUNREACH: nb_decline_suspect(m, r, "cannot connect to", err); return;
     case EMFILE:
     case ENFILE: /* there are some when others have been closed */
         m->starved = true;
@@ -177,7 +177,7 @@ static void dial_failed(struct nb_mesh *m, int r, int c, int err)
         break;
     default: m->ballot[r].unreachable = true;
     }
-    nb_reason_object(m, "cannot connect to %s: %s", name, error_text(err));
+    nb_decline(m, "cannot connect to %s: %s", name, error_text(err));
 }
 
 /* Whether the peer may still not know of this connection, so that its end means nothing. */
@@ -213,7 +213,7 @@ static bool move_out(struct nb_mesh *m, int r, int c, bool look)
     if (ret == 0 && look && comm->net->lost && is_unconfirmed(m, r))
         ret = comm->net->lost(o->conn);
     if (ret < 0 && o->hello.refused)
-        nb_reason_object(m, "cannot register a message to %s: %s", comm->peer[r].name, strerror(-ret));
+        nb_decline(m, "cannot register a message to %s: %s", comm->peer[r].name, strerror(-ret));
     if (ret < 0)
         nb_mesh_dial_again(m, r, c, ret);
     return moved || ret;
@@ -271,16 +271,14 @@ static void check_hello(struct nb_mesh *m, const struct nb_hello *h)
     const bool differ = h->settings && me->settings && h->settings != me->settings;
 
     if (h->wire_version != me->wire_version || h->nclasses != me->nclasses)
-        nb_reason_object(m, "node %u (%s) runs nibble %s with wire version %u, this node (%s) %s with %u",
-                         h->rank, h->host, h->version, h->wire_version, me->host, me->version,
-                         me->wire_version);
+        nb_decline(m, "node %u (%s) runs nibble %s with wire version %u, this node (%s) %s with %u", h->rank,
+                   h->host, h->version, h->wire_version, me->host, me->version, me->wire_version);
     else if (differ)
-        nb_reason_object(
-            m, "node %u (%s) has other settings than node %u (%s): compare their NIBBLE_* variables", h->rank,
-            h->host, me->rank, me->host);
+        nb_decline(m, "node %u (%s) has other settings than node %u (%s): compare their NIBBLE_* variables",
+                   h->rank, h->host, me->rank, me->host);
     else if (h->comm_id != me->comm_id && h->comm_id && me->comm_id)
-        nb_reason_object(m, "node %u (%s) is connecting communicator 0x%llx, this node 0x%llx", h->rank,
-                         h->host, (unsigned long long)h->comm_id, (unsigned long long)me->comm_id);
+        nb_decline(m, "node %u (%s) is connecting communicator 0x%llx, this node 0x%llx", h->rank, h->host,
+                   (unsigned long long)h->comm_id, (unsigned long long)me->comm_id);
     if (h->wire_version != me->wire_version || differ)
         reach_all(m);
 }
@@ -289,9 +287,9 @@ static void check_hello(struct nb_mesh *m, const struct nb_hello *h)
 static bool replaces(struct nb_mesh *m, const struct nb_hello *h)
 {
     if (m->token[h->rank] != h->group_token)
-        nb_reason_object(m, "two processes say they are node %u", h->rank);
+        nb_decline(m, "two processes say they are node %u", h->rank);
     else if (m->prepared)
-        nb_reason_blame(m, NB_CAUSE_LOST, "the connection with %s has broken", m->comm->peer[h->rank].name);
+        nb_decline_blame(m, NB_CAUSE_LOST, "the connection with %s has broken", m->comm->peer[h->rank].name);
     else
         return true;
     return false;
@@ -306,12 +304,12 @@ static bool identify(struct nb_mesh *m, struct nb_incoming *in)
     struct nb_hello h;
 
     if (nb_hello_parse(in->hello.buf, in->hello.len, &h, &why)) {
-        nb_reason_object(m, "malformed greeting from %s: %s", from, why);
+        nb_decline(m, "malformed greeting from %s: %s", from, why);
         return false;
     }
     if (h.nnodes != (uint32_t)comm->nnodes || h.rank >= h.nnodes || h.rank == (uint32_t)comm->rank ||
         h.cls >= NB_CLASS_COUNT) {
-        nb_reason_object(m, "%s says it is node %u of %u", from, h.rank, h.nnodes);
+        nb_decline(m, "%s says it is node %u of %u", from, h.rank, h.nnodes);
         return false;
     }
     place = &m->by_peer[h.rank * NB_CLASS_COUNT + h.cls];
@@ -348,14 +346,14 @@ static bool accept_new(struct nb_mesh *m)
         if (ret) {
             m->deaf = true;
             m->starved |= is_starved(ret);
-            nb_reason_object(m, "cannot accept connections: %s", error_text(ret));
+            nb_decline(m, "cannot accept connections: %s", error_text(ret));
         }
         if (!conn)
             break;
         in = calloc(1, sizeof(*in));
         if (!in) {
             comm->net->close_recv(conn);
-            nb_reason_object(m, "cannot accept connections: %s", strerror(ENOMEM));
+            nb_decline(m, "cannot accept connections: %s", strerror(ENOMEM));
             break;
         }
         in->conn = conn;
@@ -393,8 +391,8 @@ static bool accept_in(struct nb_mesh *m)
         if (ret >= 0)
             stays = identify(m, in);
         else if (in->hello.refused)
-            nb_reason_object(m, "cannot register a message from %s: %s", comm->net->peer_name(in->conn),
-                             strerror(-ret));
+            nb_decline(m, "cannot register a message from %s: %s", comm->net->peer_name(in->conn),
+                       strerror(-ret));
         else
             NB_INFO(NCCL_NET, "%s: a connection from %s has ended without a greeting: %s", comm->label,
                     comm->net->peer_name(in->conn), strerror(-ret));
@@ -511,7 +509,7 @@ int nb_mesh_init(struct nb_mesh *m, struct nb_coll_comm *comm, void *listener, v
             ->bad_setting[0]) { /* it does not know what others take it for: a neighbor, or none */
         m->mine.settings = 0;
         reach_all(m);
-        nb_reason_object(m, "%s", comm->ctx->params->bad_setting);
+        nb_decline(m, "%s", comm->ctx->params->bad_setting);
     }
     snprintf(m->mine.version, sizeof(m->mine.version), "%s", nb_version());
     if (comm->ctx->host)

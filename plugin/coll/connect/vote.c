@@ -72,7 +72,7 @@ static int64_t moment_ns(const struct nb_mesh *m)
 }
 
 /* Only a surer cause takes the place of another. */
-static void set_reason(struct nb_mesh *m, enum nb_cause cause, bool own, const char *text)
+static void set_decline(struct nb_mesh *m, enum nb_cause cause, bool own, const char *text)
 {
     if (m->cause <= cause)
         return;
@@ -83,7 +83,7 @@ static void set_reason(struct nb_mesh *m, enum nb_cause cause, bool own, const c
     snprintf(m->reason, sizeof(m->reason), "%s", text);
 }
 
-void nb_reason_object(struct nb_mesh *m, const char *fmt, ...)
+void nb_decline(struct nb_mesh *m, const char *fmt, ...)
 {
     char text[sizeof(m->reason)];
     va_list ap;
@@ -91,10 +91,10 @@ void nb_reason_object(struct nb_mesh *m, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    set_reason(m, NB_CAUSE_SURE, true, text);
+    set_decline(m, NB_CAUSE_SURE, true, text);
 }
 
-void nb_reason_blame(struct nb_mesh *m, enum nb_cause cause, const char *fmt, ...)
+void nb_decline_blame(struct nb_mesh *m, enum nb_cause cause, const char *fmt, ...)
 {
     char text[sizeof(m->reason)];
     va_list ap;
@@ -102,18 +102,18 @@ void nb_reason_blame(struct nb_mesh *m, enum nb_cause cause, const char *fmt, ..
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    set_reason(m, cause, true, text);
+    set_decline(m, cause, true, text);
 }
 
 /* Another node has voted no. */
 static void reason_adopt(struct nb_mesh *m, enum nb_cause cause, const char *text)
 {
-    set_reason(m, cause, false, text);
+    set_decline(m, cause, false, text);
 }
 
 /* ---- suspicions ------------------------------------------------------------------------------------- */
 
-void nb_reason_suspect(struct nb_mesh *m, int rank, const char *what, int err)
+void nb_decline_suspect(struct nb_mesh *m, int rank, const char *what, int err)
 {
     struct nb_suspicion *s = &m->ballot[rank].suspicion;
 
@@ -136,7 +136,8 @@ static bool reason_weigh(struct nb_mesh *m)
         if (!b->no && !b->ended && now(m) - s->since_ns < moment_ns(m))
             continue;
         if (!b->no)
-            nb_reason_blame(m, NB_CAUSE_LOST, "%s %s: %s", s->what, m->comm->peer[r].name, strerror(-s->err));
+            nb_decline_blame(m, NB_CAUSE_LOST, "%s %s: %s", s->what, m->comm->peer[r].name,
+                             strerror(-s->err));
         s->what = NULL;
         moved = true;
     }
@@ -325,11 +326,11 @@ static bool say(struct nb_mesh *m, int r)
     if (ret >= 0)
         return ret > 0;
     if (b->out.refused)
-        nb_reason_object(m, "cannot register a message to %s: %s", m->comm->peer[r].name, strerror(-ret));
+        nb_decline(m, "cannot register a message to %s: %s", m->comm->peer[r].name, strerror(-ret));
     if (!m->prepared && !b->no && (b->got == 0 || b->out.refused))
         nb_mesh_dial_again(m, r, NB_CLASS_CONTROL, ret);
     else
-        nb_reason_suspect(m, r, "lost", ret);
+        nb_decline_suspect(m, r, "lost", ret);
     return true;
 }
 
@@ -341,7 +342,7 @@ static void ended(struct nb_mesh *m, int r, int err)
     struct nb_ballot *b = &m->ballot[r];
 
     if (b->in.refused) {
-        nb_reason_object(m, "cannot register a message from %s: %s", m->comm->peer[r].name, strerror(-err));
+        nb_decline(m, "cannot register a message from %s: %s", m->comm->peer[r].name, strerror(-err));
         b->over = true;
         return;
     }
@@ -352,8 +353,8 @@ static void ended(struct nb_mesh *m, int r, int err)
     }
     b->over = true;
     if (!b->no && b->got < YESES)
-        nb_reason_blame(m, NB_CAUSE_LOST, "lost %s before its vote: %s", m->comm->peer[r].name,
-                        strerror(-err));
+        nb_decline_blame(m, NB_CAUSE_LOST, "lost %s before its vote: %s", m->comm->peer[r].name,
+                         strerror(-err));
 }
 
 /* A communicator that this node will not have has failed: its author says why. */
@@ -377,13 +378,13 @@ static void read_vote(struct nb_mesh *m, int r)
 
     if (nb_vote_parse(b->in.buf, b->in.len, &v, &why)) {
         b->over = true;
-        nb_reason_object(m, "malformed vote from %s: %s", name, why);
+        nb_decline(m, "malformed vote from %s: %s", name, why);
     } else if (!v.yes) {
         b->no = true;
         reason_adopt(m, (enum nb_cause)v.round, v.reason[0] ? v.reason : name);
     } else if (v.rank != (uint32_t)r || v.round != round_of(m, r, b->got)) {
         b->over = true;
-        nb_reason_object(m, "malformed vote from %s: that of node %u in round %u", name, v.rank, v.round);
+        nb_decline(m, "malformed vote from %s: that of node %u in round %u", name, v.rank, v.round);
     } else {
         const struct nb_reckon_facts facts = {v.mbps, v.codec, v.workers};
 
@@ -425,7 +426,7 @@ static bool read_behind(struct nb_mesh *m, int r, const uint8_t *message, size_t
         return true;
     }
     b->over = true;
-    nb_reason_object(m, "malformed message from %s behind its votes: %s", m->comm->peer[r].name, why);
+    nb_decline(m, "malformed message from %s behind its votes: %s", m->comm->peer[r].name, why);
     return true;
 }
 
@@ -446,7 +447,7 @@ static bool hear_behind(struct nb_mesh *m, int r)
     if (ret >= 0 || rx->taken < rx->arrived || m->ballot[r].over)
         return moved;
     if (!m->declining && !m->ballot[r].no)
-        nb_reason_blame(m, NB_CAUSE_LOST, "lost %s: %s", peer->name, strerror(-ret));
+        nb_decline_blame(m, NB_CAUSE_LOST, "lost %s: %s", peer->name, strerror(-ret));
     ended(m, r, ret);
     return true;
 }
@@ -637,13 +638,13 @@ static void blame_missing(struct nb_mesh *m)
     else if (m->round > NB_ROUND_GREETED)
         who = name_missing(m, misses_vote);
     if (who.first >= 0 && !m->prepared)
-        nb_reason_blame(m, NB_CAUSE_CONNECT, "not connected with %s after %lld s: %s", who.text,
-                        nb_mesh_age(m), nb_mesh_missing(m, who.first));
+        nb_decline_blame(m, NB_CAUSE_CONNECT, "not connected with %s after %lld s: %s", who.text,
+                         nb_mesh_age(m), nb_mesh_missing(m, who.first));
     else if (who.first >= 0)
-        nb_reason_blame(m, NB_CAUSE_VOTE + m->round, "no %s of %s after %lld s", what[m->round], who.text,
-                        nb_mesh_age(m));
+        nb_decline_blame(m, NB_CAUSE_VOTE + m->round, "no %s of %s after %lld s", what[m->round], who.text,
+                         nb_mesh_age(m));
     else if (m->cause == NB_CAUSE_NONE)
-        nb_reason_object(m, "ready only after %lld s (NIBBLE_CONNECT_TIMEOUT)", nb_mesh_age(m));
+        nb_decline(m, "ready only after %lld s (NIBBLE_CONNECT_TIMEOUT)", nb_mesh_age(m));
 }
 
 void nb_decline_begin(struct nb_mesh *m)
