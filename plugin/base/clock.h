@@ -30,8 +30,9 @@ int64_t nb_clock_ms(const struct nb_clock *clock);
 #define NB_NS_PER_MS 1000000ull
 #define NB_NS_PER_S 1000000000ull
 
-/* How long the idle engine thread, or an idle codec thread, polls before it sleeps. Waking a thread takes several
- * microseconds, and under load the next work comes sooner. Longer polling takes the cores from NCCL's threads. */
+/* How long the idle engine thread, or an idle codec thread, polls before it sleeps. Waking a thread takes
+ * several microseconds, and under load the next work comes sooner. Longer polling takes the cores from NCCL's
+ * threads. */
 #define NB_SPIN_US 20
 
 #endif

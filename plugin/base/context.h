@@ -6,7 +6,7 @@
  * (abi/context.h). Contexts are independent of each other.
  *
  * Each member belongs to one folder, which alone knows its contents, makes it (nb_<member>_open) and frees it
- * (nb_<member>_close). A layer reads its own members and those of the layers below, never those above.
+ * (nb_<member>_close). A layer reads its own members and the members of lower layers only.
  *
  * These must be global all the same, for the reasons given:
  *   base/log.c               NCCL gives a process one logging function; and the label of the node that this

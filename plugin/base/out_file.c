@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replacing files; see out_file.h. */
+/* Replacing files. See out_file.h. */
 #include "base/out_file.h"
 
 #include <errno.h>
@@ -27,7 +27,7 @@ static int write_all(int fd, const uint8_t *data, size_t bytes)
 
 static int write_file(const char *path, const void *data, size_t bytes)
 {
-    /* O_NONBLOCK: to open a pipe waits for its reader otherwise. */
+    /* Without O_NONBLOCK opening a pipe waits for its reader. */
     const int fd =
         open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC | O_TRUNC, 0644);
     struct stat st;

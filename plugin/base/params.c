@@ -279,8 +279,8 @@ static const struct {
 #include "base/params.def"
 };
 
-/* Warn of `entry`, NAME=value, if its setting or word is a removed one, and return whether it is: scripts that still
- * have it go on to work. */
+/* Warn of `entry`, NAME=value, if its setting or word was removed, and return whether it was. Scripts that
+ * still have it continue to work. */
 static bool nb_tell_removed(const char *entry)
 {
     for (size_t i = 0; i < sizeof(nb_removed) / sizeof(nb_removed[0]); i++) {
