@@ -67,11 +67,11 @@ static const struct {
     bool (*counts)(const struct nb_params *params);
     const char *because;
 } rules[] = {
-    {"NIBBLE_EF", codes_sums, "NIBBLE_RS=raw and NIBBLE_AR=raw quantize nothing"},
-    {"NIBBLE_EF_IDENTITY", feeds_back, "no error is carried"},
-    {"NIBBLE_EF_MAX_MB", feeds_back, "no error is carried"},
+    {"NIBBLE_EF", codes_sums, "NIBBLE_RS=raw and NIBBLE_AR=raw send all sums raw"},
+    {"NIBBLE_EF_IDENTITY", feeds_back, "error feedback is off"},
+    {"NIBBLE_EF_MAX_MB", feeds_back, "error feedback is off"},
     {"NIBBLE_LINK_MBPS", reckons, "it belongs to NIBBLE_RS=auto, NIBBLE_AR=auto and NIBBLE_AG=auto"},
-    {"NIBBLE_GRAD", codes_sums, "NIBBLE_RS=raw and NIBBLE_AR=raw quantize nothing"},
+    {"NIBBLE_GRAD", codes_sums, "NIBBLE_RS=raw and NIBBLE_AR=raw send all sums raw"},
     {"NIBBLE_AG_UNTYPED", bounds_gathers, "it belongs to NIBBLE_AG=delta4"},
     {"NIBBLE_REF_MAX_MB", keeps_references, "NIBBLE_AG keeps no references"},
     {"NIBBLE_GROUP", makes_grids, "NIBBLE_SCHEDULE makes no grid"},
