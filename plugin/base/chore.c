@@ -17,9 +17,9 @@
 #include "base/log.h"
 
 enum {
-    SLICE_MS = 50,
-    MOST_PATIENCE = 10
-}; /* of waiting; factor of the patience while the thread keeps running */
+    SLICE_MS = 50,     /* of waiting */
+    MOST_PATIENCE = 10 /* factor of the patience while the thread keeps running */
+};
 
 struct nb_chore {
     struct nb_chore_work work;

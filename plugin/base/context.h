@@ -19,7 +19,7 @@
  *                            no communicator
  *   policy/records/caller.c  which functions lie at the return addresses of callers of NCCL; a process has
  *                            one loader
- *   abi/process.c            the context of the process: most of NCCL's tables pass none
+ *   abi/process.c            the context of the process: most of NCCL's tables pass no context
  *   abi/next.c               the plugins after ours: a library is loaded once a process
  *   abi/profiler_next.c      handles of theirs and ours: NCCL's stopEvent names no communicator
  *   net/verbs/lib.c          libibverbs' functions, found by dlopen (tests put theirs there); a process has

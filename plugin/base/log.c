@@ -35,7 +35,7 @@ static bool warnings_are_shown(void)
     return level && *level && strcasecmp(level, "VERSION") != 0 && strcasecmp(level, "NONE") != 0;
 }
 
-/* Write a line through NCCL's function, or to stderr where NCCL has given none. Write an alert to stderr also
+/* Write a line through NCCL's function, or to stderr before NCCL has given one. Write an alert to stderr also
  * where NCCL's function shows no warnings. */
 __attribute__((format(printf, 6, 0))) static void put(bool alert, ncclDebugLogLevel level,
                                                       unsigned long flags, const char *file, int line,

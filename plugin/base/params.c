@@ -112,7 +112,7 @@ static const struct nb_params *nb_get_defaults(void)
     return &nb_defaults;
 }
 
-/* Call strtod in the C locale: in another one that the job has chosen it may read "0.5" as 0. */
+/* Call strtod in the C locale: a locale that the job has chosen may read "0.5" as 0. */
 static int nb_parse_real(const char *text, double *value)
 {
     if (!*text || text[strspn(text, "0123456789.eE+-")])
