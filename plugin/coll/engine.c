@@ -9,7 +9,6 @@
 #include "base/context.h"
 #include "base/log.h"
 #include "coll/comm/comm.h"
-#include "coll/comm/node.h"
 #include "coll/engine.h"
 
 #define SLEEP_NS (50 * (int64_t)NB_NS_PER_MS) /* longest sleep with communicators: heartbeats are due */

@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coll/comm/comm.h"
-#include "coll/comm/op.h"
 #include "coll/decide/decide.h"
 #include "coll/engine.h"
 #include "coll/flow/flow.h"

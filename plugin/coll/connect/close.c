@@ -18,7 +18,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coll/coll.h"
-#include "coll/comm/comm.h"
 #include "coll/connect/connect.h"
 #include "coll/engine.h"
 #include "coll/flow/flow.h"

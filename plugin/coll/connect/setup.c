@@ -7,7 +7,6 @@
 #include <time.h>
 
 #include "base/gpu.h"
-#include "coll/comm/comm.h"
 #include "coll/connect/connect.h"
 #include "coll/decide/decide.h"
 #include "coll/engine.h"

@@ -30,7 +30,6 @@
 
 #include "base/clock.h"
 #include "base/context.h"
-#include "coll/comm/comm.h"
 #include "coll/connect/connect.h"
 #include "coll/watch/watch.h"
 

@@ -11,7 +11,6 @@
 #include "base/gpu.h"
 #include "base/log.h"
 #include "coll/comm/comm.h"
-#include "coll/comm/node.h"
 #include "coll/decide/decide.h"
 #include "device/host/host.h"
 

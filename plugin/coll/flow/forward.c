@@ -6,8 +6,6 @@
  */
 #include <errno.h>
 
-#include "coll/comm/comm.h"
-#include "coll/comm/op.h"
 #include "coll/flow/internal.h"
 
 /* ---- what has arrived -------------------------------------------------------------------------------- */

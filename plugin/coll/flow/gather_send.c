@@ -9,9 +9,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "coll/comm/comm.h"
-#include "coll/comm/op.h"
-#include "coll/decide/decide.h"
 #include "coll/flow/internal.h"
 
 /* ---- which reference --------------------------------------------------------------------------------- */

@@ -10,9 +10,6 @@
 
 #include "codec/row.h"
 #include "coll/comm/comm.h"
-#include "coll/comm/op.h"
-#include "coll/comm/ring.h"
-#include "coll/comm/wire.h"
 #include "coll/decide/decide.h"
 #include "coll/flow/flow.h"
 #include "coll/schedule/schedule.h"

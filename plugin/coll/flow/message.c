@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "codec/row.h"
-#include "coll/comm/comm.h"
 #include "coll/flow/internal.h"
 
 /* ---- messages against operations --------------------------------------------------------------------- */

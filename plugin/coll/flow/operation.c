@@ -11,7 +11,6 @@
 #include "base/gpu.h"
 #include "base/log.h"
 #include "base/nccl_names.h"
-#include "coll/comm/comm.h"
 #include "coll/flow/internal.h"
 #include "device/device.h"
 

@@ -8,8 +8,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "coll/comm/comm.h"
-#include "coll/decide/decide.h"
 #include "coll/flow/internal.h"
 
 /* ---- one result -------------------------------------------------------------------------------------- */

@@ -8,8 +8,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "coll/comm/comm.h"
-#include "coll/decide/decide.h"
 #include "coll/flow/internal.h"
 
 /* ---- what has arrived -------------------------------------------------------------------------------- */

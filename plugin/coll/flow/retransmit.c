@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "coll/comm/comm.h"
 #include "coll/flow/internal.h"
 #include "nibble/codec.h"
 

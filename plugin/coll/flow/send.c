@@ -8,8 +8,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "coll/comm/comm.h"
-#include "coll/comm/op.h"
 #include "coll/flow/internal.h"
 
 #define MEASURE_SELDOM 65536u /* tiles; only the first of a window */

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "coll/comm/comm.h"
 #include "coll/flow/internal.h"
 #include "state/budget.h"
 

@@ -5,9 +5,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "coll/comm/comm.h"
-#include "coll/comm/op.h"
-#include "coll/decide/decide.h"
 #include "coll/flow/internal.h"
 
 struct nb_task *nb_task_new(struct nb_coll_comm *comm, struct nb_coll_req *win,

@@ -5,8 +5,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "coll/comm/comm.h"
-#include "coll/comm/op.h"
 #include "coll/flow/internal.h"
 
 /* ---- cursors ----------------------------------------------------------------------------------------- */

@@ -12,7 +12,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coll/comm/comm.h"
-#include "coll/decide/decide.h"
 #include "coll/flow/flow.h"
 #include "coll/report/internal.h"
 #include "coll/report/report.h"

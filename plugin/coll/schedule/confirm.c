@@ -4,9 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coll/comm/comm.h"
 #include "coll/schedule/cut.h"
-#include "coll/schedule/schedule.h"
 
 /* ---- confirmations ----------------------------------------------------------------------------------- */
 

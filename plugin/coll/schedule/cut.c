@@ -6,8 +6,6 @@
  * but the owner.
  */
 #include "coll/schedule/cut.h"
-#include "coll/comm/comm.h"
-#include "coll/schedule/schedule.h"
 #include "policy/reckon/reckon.h"
 
 /* Segments start at multiples of this from where the window's part of the block starts. */

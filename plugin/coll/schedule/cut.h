@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 
+#include "coll/comm/comm.h"
 #include "coll/schedule/schedule.h"
 
 extern const struct nb_schedule_ops nb_schedule_direct, nb_schedule_two_hop_gather,

@@ -7,9 +7,7 @@
  * a window starts). An all-reduce window, padding and all, is cut into segments that go round over the nodes,
  * so that all reduce; the cut depends on nothing but its length.
  */
-#include "coll/comm/comm.h"
 #include "coll/schedule/cut.h"
-#include "coll/schedule/schedule.h"
 
 /* ---- reduce-scatter, all-gather -------------------------------------------------------------------- */
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The list of schedules, and the choice among them. */
-#include "coll/schedule/schedule.h"
-#include "coll/comm/comm.h"
 #include "coll/schedule/cut.h"
 
 /* The first that takes an operation has it; the last takes all. */

@@ -8,10 +8,8 @@
  * Segments of a block reach a receiver by several routes and in no order between these; that a block is whole
  * is known when the windows up to its end are finished.
  */
-#include "coll/comm/comm.h"
 #include "coll/decide/decide.h"
 #include "coll/schedule/cut.h"
-#include "coll/schedule/schedule.h"
 #include "policy/reckon/reckon.h"
 
 /* ---- all-gathers ------------------------------------------------------------------------------------- */

@@ -37,9 +37,7 @@
  * The error of each code is carried on by the node that makes it, at the segment's place: nobody codes a
  * segment twice.
  */
-#include "coll/comm/comm.h"
 #include "coll/schedule/cut.h"
-#include "coll/schedule/schedule.h"
 
 /* An all-reduce's shares of a column are not shorter than this when there are several. */
 #define SHORT 65536u

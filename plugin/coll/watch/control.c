@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "coll/comm/comm.h"
 #include "coll/decide/decide.h"
 #include "coll/flow/flow.h"
 #include "coll/schedule/schedule.h"

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "coll/comm/comm.h"
 #include "coll/watch/internal.h"
 
 /* ---- telling the peers ------------------------------------------------------------------------------- */

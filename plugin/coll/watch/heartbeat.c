@@ -5,7 +5,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "coll/comm/comm.h"
 #include "coll/decide/decide.h"
 #include "coll/flow/flow.h"
 #include "coll/watch/internal.h"

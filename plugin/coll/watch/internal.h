@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "coll/comm/comm.h"
 #include "coll/watch/watch.h"
 
 struct nb_coll_comm;

@@ -5,7 +5,6 @@
 #include <stdio.h>
 
 #include "base/clock.h"
-#include "coll/comm/comm.h"
 #include "coll/flow/flow.h"
 #include "coll/schedule/schedule.h"
 #include "coll/watch/internal.h"
