@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading control messages, and relaying those between nodes of a grid that are not connected
- * (comm/comm.h).
+ * Reads control messages, and relays those between nodes of a grid that are not connected (comm/comm.h).
  *
- * Relaying needs no room that could be missing for ever. Of what goes to an owner a node relays at most one
- * request of each of its row at a time (struct nb_peer.asked), and to node 0 two more; a ring holds that of
- * NB_GRID_MOST nodes. Raw bytes, which come along a column and go on along a row, wait in the column's ring
- * for their turn; rows are always read.
+ * A relay always has room in the end. For owners it relays at most one request at a time of each node of its
+ * row (flow/retransmit.c), and for node 0 two more messages. A ring holds those of NB_GRID_MOST nodes. Raw
+ * bytes come along a column and go on along a row. They wait in the column's ring for their turn, and rows
+ * are always read.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -18,14 +17,14 @@
 #include "coll/schedule/schedule.h"
 #include "coll/watch/internal.h"
 
-/* ---- passing on ------------------------------------------------------------------------------------- */
+/* ---- relaying -------------------------------------------------------------------------------------- */
 
-/* A message that is not for this node, at the head of a ring. 1, 0 when it has to wait there, or < 0. */
+/* Pass on the message at the head of a ring. 1, 0 when it has to wait there, or < 0. */
 static int pass_on(struct nb_coll_comm *comm, const struct nb_ctl *ctl, const uint8_t *message, size_t len)
 {
     struct nb_peer *to = &comm->peer[ctl->to];
 
-    if (ctl->kind == NB_CTL_RAW && to->gone) { /* the asker would wait for ever */
+    if (ctl->kind == NB_CTL_RAW && to->gone) { /* the asking node would wait for ever */
         struct nb_ctl abort = {.kind = NB_CTL_ABORT, .a = (uint64_t)comm->rank};
         snprintf(abort.text, sizeof(abort.text), "%.100s is gone, of which bytes were asked for", to->name);
         return nb_control(comm, &comm->peer[ctl->from], &abort) ? -1 : 1;
@@ -37,7 +36,7 @@ static int pass_on(struct nb_coll_comm *comm, const struct nb_ctl *ctl, const ui
 
 /* ---- reading ---------------------------------------------------------------------------------------- */
 
-/* A heartbeat: of whom the peer hears nothing, and whom it waits for. */
+/* Take a heartbeat: the silent neighbor and the wait that it reports. */
 static int take_alive(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl)
 {
     if (ctl->a > (uint64_t)comm->nnodes || ctl->b > INT64_MAX)
@@ -48,7 +47,7 @@ static int take_alive(struct nb_coll_comm *comm, struct nb_peer *peer, const str
     return nb_chain_received(comm, peer, ctl);
 }
 
-/* The message lies in slot `at` of `rx`. */
+/* Handle a message for this node, which lies in slot `at` of `rx`. */
 static int handle(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl, struct nb_rx *rx,
                   unsigned at)
 {
@@ -65,7 +64,7 @@ static int handle(struct nb_coll_comm *comm, struct nb_peer *peer, const struct 
         break;
     case NB_CTL_BYE_ACK: peer->life.our_bye_acked = 1; break;
     case NB_CTL_ABORT:
-        if (comm->state == NB_COMM_RUNNING || !comm->drained) /* closing, it may still owe something */
+        if (comm->state == NB_COMM_RUNNING || !comm->drained) /* a closing peer may still owe messages */
             return nb_comm_abort_received(comm, peer, ctl);
         peer->gone = 1;
         break;
@@ -103,7 +102,7 @@ int nb_control_read(struct nb_coll_comm *comm, struct nb_peer *peer)
             if (ret <= 0)
                 return ret < 0 ? ret : moved;
         }
-        nb_rx_take(rx); /* its slot is not filled again before links are moved, nor while it is held */
+        nb_rx_take(rx); /* its slot stays until the links move again, and while it is held */
         if (ctl.to == (uint32_t)comm->rank && handle(comm, &comm->peer[ctl.from], &ctl, rx, at))
             return -1;
         moved = 1;

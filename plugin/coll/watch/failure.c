@@ -6,11 +6,11 @@
 #include "base/clock.h"
 #include "coll/watch/internal.h"
 
-/* ---- telling the peers ------------------------------------------------------------------------------- */
+/* ---- aborts ----------------------------------------------------------------------------------------- */
 
-#define PATIENCE_NS ((int64_t)NB_NS_PER_S) /* with a peer that does not take it */
+#define PATIENCE_NS ((int64_t)NB_NS_PER_S) /* the longest wait for a peer to take ABORT */
 
-/* Queue ABORT in place of what has not been sent: nobody needs that any more. */
+/* Queue ABORT in place of unsent control messages, which the peer no longer needs. */
 static void queue(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *abort)
 {
     struct nb_tx *tx = &peer->tx[NB_CLASS_CONTROL];
@@ -24,8 +24,8 @@ static void queue(struct nb_coll_comm *comm, struct nb_peer *peer, const struct 
     nb_control(comm, peer, abort);
 }
 
-/* Whether some of it has not left. A connection that fails here has failed before, or is that of a peer that
- * has left. */
+/* True while ABORT waits in the ring. A connection that fails here has failed before, or its peer has
+ * left. */
 static bool waits(struct nb_coll_comm *comm, struct nb_peer *peer)
 {
     struct nb_tx *tx = &peer->tx[NB_CLASS_CONTROL];
@@ -65,20 +65,19 @@ bool nb_abort_progress(struct nb_coll_comm *comm, int64_t now_ns)
     return failure->aborts_left == 0;
 }
 
-/* ---- why a connection has ended ---------------------------------------------------------------------- */
+/* ---- lost connections -------------------------------------------------------------------------------- */
 
 /*
- * Why a connection has ended, where its peer has not said goodbye. A peer that fails says why on CONTROL
- * before it closes its connections, and so does everybody who hears of a failure; but connections are
- * independent, and their ends may be seen in any order. So before the peer is called lost, what has arrived
- * as CONTROL is read:
+ * The end of a connection without a goodbye. A peer that fails sends its reason on CONTROL before it closes
+ * its connections, and a node that hears of a failure passes it on. Connections are independent, and their
+ * ends may be seen in any order. So this node reads all arrived CONTROL before it calls the peer lost:
  *
- *   ABORT from anybody                     the cause that it tells
- *   BYE from the peer                      no error: it closes
- *   the end of the peer's CONTROL          it is lost: it died, or it could not say anything any more
- *   nothing for a while                    it is lost, as far as this node can tell
+ *   ABORT from any node                    the cause is in it
+ *   BYE from the peer                      it closes: no error
+ *   the end of the peer's CONTROL          it is lost: it died, or could not send a reason any more
+ *   silence for a while                    it is lost, as far as this node can tell
  *
- * The communicator will fail in any case, so nothing else is done meanwhile.
+ * The communicator fails in any case, so other work stops meanwhile.
  */
 
 static int lost(struct nb_coll_comm *comm, const struct nb_peer *peer)
@@ -86,7 +85,7 @@ static int lost(struct nb_coll_comm *comm, const struct nb_peer *peer)
     return nb_comm_error(comm, peer->life.lost, "lost %s: %s", peer->name, strerror(-peer->life.lost));
 }
 
-/* All that has come as CONTROL. */
+/* Read all control messages that have arrived. */
 static int read_control(struct nb_coll_comm *comm)
 {
     int moved = 0, ret;
@@ -94,7 +93,7 @@ static int read_control(struct nb_coll_comm *comm)
     nb_arrivals_poll(comm);
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_peer *peer = comm->neighbors[i];
-        do { /* more than its ring holds may have come */
+        do { /* more may have arrived than the ring holds */
             ret = nb_rx_progress(comm, peer, &peer->rx[NB_CLASS_CONTROL]) > 0;
             int read = nb_control_read(comm, peer);
             if (read < 0)
@@ -125,12 +124,12 @@ int nb_loss_explain(struct nb_coll_comm *comm, int64_t now_ns)
         if (!suspect)
             suspect = peer;
     }
-    if (!suspect) { /* all have said goodbye, or what was needed of them has come */
+    if (!suspect) { /* all suspects have said goodbye, or their messages are complete */
         comm->failure.suspect_ns = 0;
         return 1;
     }
     if (now_ns - comm->failure.suspect_ns >
-        nb_control_doubt_ns(comm)) /* as peers do not hear from this node meanwhile */
+        nb_control_doubt_ns(comm)) /* peers do not hear from this node meanwhile */
         return lost(comm, suspect);
     return moved;
 }

@@ -36,7 +36,7 @@ void nb_watch_begin(struct nb_coll_comm *comm)
     }
 }
 
-/* NIBBLE_PEER_TIMEOUT over `parts`, a second at most. */
+/* Return NIBBLE_PEER_TIMEOUT / `parts`, a second at most. */
 static int64_t part_of_timeout(const struct nb_coll_comm *comm, int parts)
 {
     const int64_t part = comm->ctx->params->peer_timeout * (int64_t)NB_NS_PER_S / parts;
@@ -78,8 +78,8 @@ int nb_control_alive(struct nb_coll_comm *comm, struct nb_peer *peer, int64_t t_
     return nb_control(comm, peer, &alive);
 }
 
-/* Of whom nothing has been heard, though a heartbeat is overdue: the others are told, who may be waiting for
- * nodes that wait for it. */
+/* Find the neighbor that has been silent for longest, with a heartbeat overdue. Heartbeats report it to nodes
+ * that may wait for nodes that wait for it. */
 static const struct nb_peer *find_quiet(const struct nb_coll_comm *comm, int64_t t)
 {
     int64_t longest = nb_control_overdue_ns(comm);
@@ -114,11 +114,11 @@ int nb_watch_tick(struct nb_coll_comm *comm, int64_t t)
         struct nb_peer *peer = comm->neighbors[i];
         if (peer->gone)
             continue;
-        if (asleep > limit / 2) /* this process was stopped, so it heard nothing: not the peer's fault */
+        if (asleep > limit / 2) /* this process was stopped and could not hear the peer */
             peer->life.received_ns = t;
         if (nb_control_alive(comm, peer, t))
             return -1;
-        /* Silence of one of which all has arrived is its right. */
+        /* A peer of which all messages have arrived may be silent. */
         if (t - peer->life.received_ns > limit && !peer->life.bye_acked)
             return nb_comm_error(comm, -ETIMEDOUT, "no sign of life from %s for %lld s (NIBBLE_PEER_TIMEOUT)",
                                  peer->name, (long long)p->peer_timeout);
@@ -126,8 +126,8 @@ int nb_watch_tick(struct nb_coll_comm *comm, int64_t t)
     if (comm->oldest < comm->begun) {
         const struct nb_coll_req *win = nb_window(comm, comm->oldest);
         int64_t waited = t - comm->moved_ns;
-        /* Of one that has said goodbye nothing more comes once all has arrived; the end of its connections may never
-         * show, where it has lost power since. */
+        /* A peer that has said goodbye sends no more once all its messages have arrived. If it has lost power
+         * since, the end of its connections may never show. */
         for (int i = 0; i < comm->nneighbors; i++)
             if ((comm->neighbors[i]->gone || comm->neighbors[i]->life.bye_acked) &&
                 nb_window_misses(comm, comm->neighbors[i]))

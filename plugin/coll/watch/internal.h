@@ -44,8 +44,8 @@ void nb_late_names(const struct nb_coll_comm *comm, char *buf, size_t cap);
  *     none, or its device works          NONE
  *     one that finds NONE, or is silent  END: that one, 1 step away
  *     one that finds END                 END: the same node, one step more. The nearest is taken
- *     one that finds END: this node      MUTUAL: that one, 1 step away. Neither moves without the other (a connection
- *                                        that passes no data). Passed on likewise
+ *     one that finds END: this node      MUTUAL: that one, 1 step away. Neither moves without the other (a
+ *                                        connection that passes no data). Passed on likewise
  *     others                             LOST: it waits, for an unknown node
  *
  * A finding is as old as one heartbeat for each step. In a circle of waits an old one could circulate for

@@ -9,7 +9,7 @@
 #include "coll/schedule/schedule.h"
 #include "coll/watch/internal.h"
 
-/* ---- whom the oldest window waits for ---------------------------------------------------------------- */
+/* ---- late peers -------------------------------------------------------------------------------------- */
 
 void nb_late_names(const struct nb_coll_comm *comm, char *buf, size_t cap)
 {
@@ -21,10 +21,10 @@ void nb_late_names(const struct nb_coll_comm *comm, char *buf, size_t cap)
             at += (size_t)snprintf(buf + at, cap - at, "%s%s", at ? ", " : "", comm->neighbors[i]->name);
 }
 
-/* ---- and whom that one waits for --------------------------------------------------------------------- */
+/* ---- chains of waits --------------------------------------------------------------------------------- */
 
-/* Something of it is missing here: data, a confirmation that others wait for, or, to close, whatever keeps this
- * node from it. */
+/* True when this node lacks something of the peer: data, a confirmation that others wait for, or, to close,
+ * an acknowledgement. */
 static bool misses(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
     if (comm->state == NB_COMM_CLOSING && !comm->drained &&
@@ -34,7 +34,7 @@ static bool misses(const struct nb_coll_comm *comm, const struct nb_peer *peer)
     return (comm->oldest < comm->begun && nb_window_misses(comm, peer)) || nb_confirm_misses(comm, peer);
 }
 
-/* Where nothing is missing, and yet a window is not finished: */
+/* The next best reason of an open window: the peer has not taken its messages. */
 static bool has_to_take(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
     return comm->oldest < comm->begun && nb_peer_has_not_taken(peer);
@@ -42,7 +42,7 @@ static bool has_to_take(const struct nb_coll_comm *comm, const struct nb_peer *p
 
 typedef bool is_waited_for(const struct nb_coll_comm *comm, const struct nb_peer *peer);
 
-/* NULL: for nobody. */
+/* Return the kind of wait, or NULL when this node waits for no peer. */
 static is_waited_for *waits_for(const struct nb_coll_comm *comm)
 {
     static is_waited_for *const reasons[] = {misses, has_to_take};
@@ -56,14 +56,14 @@ static is_waited_for *waits_for(const struct nb_coll_comm *comm)
     return NULL;
 }
 
-/* And has said so after this node has begun to wait. */
+/* The peer waits for no node, and reported that after this node began to wait. */
 static bool says_none(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
     return comm->watch->reported[peer->rank].chain.kind == NB_CHAIN_NONE &&
            comm->watch->reported[peer->rank].at_ns > comm->watch->chain.since_ns;
 }
 
-/* This node waits for `peer`: whom that leads to. */
+/* This node waits for `peer`: follow the chain from there. */
 static struct nb_chain follow(const struct nb_coll_comm *comm, const struct nb_peer *peer, int64_t now_ns)
 {
     const struct nb_chain_report *told = &comm->watch->reported[peer->rank];
@@ -71,7 +71,7 @@ static struct nb_chain follow(const struct nb_coll_comm *comm, const struct nb_p
     const struct nb_chain itself = {.kind = NB_CHAIN_END, .end = peer->rank, .steps = 1, .via = peer};
 
     if (now_ns - peer->life.received_ns > nb_control_overdue_ns(comm))
-        return itself; /* what it said last is old */
+        return itself; /* its last report is old */
     switch (told->chain.kind) {
     case NB_CHAIN_NONE:
         if (says_none(comm, peer))
@@ -108,7 +108,7 @@ void nb_chain_update(struct nb_coll_comm *comm, int64_t now_ns)
         life->since_ns = 0;
         return;
     }
-    if (life->since_ns < comm->moved_ns || !life->since_ns) /* else nothing has come meanwhile */
+    if (life->since_ns < comm->moved_ns || !life->since_ns) /* a window has moved meanwhile */
         life->since_ns = now_ns;
     for (int i = 0; i < comm->nneighbors; i++) {
         const struct nb_peer *peer = comm->neighbors[i];

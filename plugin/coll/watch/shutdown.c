@@ -9,7 +9,7 @@
 #include "coll/flow/flow.h"
 #include "coll/watch/internal.h"
 
-#define LAST_WORDS_NS ((int64_t)NB_NS_PER_S) /* of the time limit, at most, kept for telling why */
+#define LAST_WORDS_NS ((int64_t)NB_NS_PER_S) /* kept of the time limit, at most, to send a reason */
 
 static bool has_not_taken(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
@@ -22,8 +22,8 @@ static bool holds_up(const struct nb_coll_comm *comm, const struct nb_peer *peer
     return has_not_taken(comm, peer) || nb_peer_may_ask(comm, peer);
 }
 
-/* It has not, or may ask, and is the cause rather than held up by another one: no sign of life for three of
- * its heartbeats, or for as many as a short limit has room for. */
+/* True when the peer holds up the end and is the cause itself: it has been silent for three of its
+ * heartbeats, or for as many as fit into a short limit. */
 static bool holds_up_silently(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
     const int64_t beat = nb_control_alive_ns(comm),
@@ -41,8 +41,8 @@ static bool has_not_confirmed(const struct nb_coll_comm *comm, const struct nb_p
     return !peer->life.our_bye_acked || (peer->life.bye && !peer->life.bye_acked);
 }
 
-/* BYE has been said, but not all of what goes with it; our own acknowledgements must leave, too, before the
- * connections close. */
+/* True while the goodbye with the peer is incomplete. This node's acknowledgements must leave, too, before
+ * the connections close. */
 static bool has_not_parted(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
     return has_not_confirmed(comm, peer) ||
@@ -51,7 +51,7 @@ static bool has_not_parted(const struct nb_coll_comm *comm, const struct nb_peer
 
 typedef bool is_waited_for(const struct nb_coll_comm *comm, const struct nb_peer *peer);
 
-/* The peers for which `is` is true: how many; their names, where `who` is not NULL. */
+/* Count the peers for which `is` is true, and list them in `who`, if that is not NULL. */
 static int count(const struct nb_coll_comm *comm, is_waited_for *is, struct nb_name_list *who)
 {
     int n = 0;
@@ -82,7 +82,7 @@ static void say_bye(struct nb_coll_comm *comm)
     }
 }
 
-/* Of the peers that are waited for the one that has heard nothing of a neighbor for longest; NULL: none. */
+/* Find the peer that holds up the end and has reported the longest silence of a neighbor; NULL: none. */
 static const struct nb_peer *find_held_up(const struct nb_coll_comm *comm)
 {
     const struct nb_peer *found = NULL;
@@ -96,8 +96,8 @@ static const struct nb_peer *find_held_up(const struct nb_coll_comm *comm)
     return found;
 }
 
-/* All that are waited for live, and tell whom they wait for. True when the communicator fails with that; else
- * `who` are those that are to be named, if they are known. */
+/* All peers that hold up the end live and report their waits. True: the communicator has failed with that.
+ * Else `who` lists the culprits, if they are known. */
 static bool name_end(struct nb_coll_comm *comm, struct nb_name_list *who)
 {
     const struct nb_chain *chain = &comm->watch->chain.found;
@@ -119,7 +119,7 @@ static bool name_end(struct nb_coll_comm *comm, struct nb_name_list *who)
     return false;
 }
 
-/* Time is nearly up, and there are peers that do not know that this node leaves. */
+/* Fail: time is nearly up, and some peers do not know that this node leaves. */
 static void fail(struct nb_coll_comm *comm)
 {
     const struct nb_peer *held_up = NULL;
@@ -141,7 +141,8 @@ static void fail(struct nb_coll_comm *comm)
                   who.text);
 }
 
-/* Time is up. All peers know that this node leaves. A heartbeat for one that has confirmed may just be on its way. */
+/* Leave: time is up, and all peers know it. A heartbeat for a peer that has acknowledged may just be on its
+ * way. */
 static void leave(struct nb_coll_comm *comm)
 {
     struct nb_name_list who = {.first = -1};
@@ -169,7 +170,7 @@ void nb_shutdown_progress(struct nb_coll_comm *comm, int64_t now_ns)
     int64_t words = limit / 8 < LAST_WORDS_NS ? limit / 8 : LAST_WORDS_NS;
 
     if (!count(comm, holds_up_silently, NULL))
-        words /= 2; /* another node may know more, and say so first */
+        words /= 2; /* another node may know the cause: let it fail first */
     if (!comm->drained && !count(comm, has_not_taken, NULL) && !count(comm, nb_peer_may_ask, NULL))
         say_bye(comm);
     if (comm->drained && !count(comm, has_not_parted, NULL))
