@@ -86,7 +86,7 @@ NB_DEV int32_t nb_ordered16(uint32_t x)
     return x & 0x8000 ? -(int32_t)(x & 0x7fff) : (int32_t)x;
 }
 
-/* Compute nb_host_nearness. One block. */
+/* Compute nb_host_similarity. One block. */
 NB_DEV void nb_likeness(const struct nb_gpu_desc *d)
 {
     const char *a = (const char *)(uintptr_t)d->src, *b = (const char *)(uintptr_t)d->ref;

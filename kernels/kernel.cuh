@@ -302,7 +302,7 @@ NB_DEV void nb_copy_desc(uint64_t *to, const uint64_t *from)
 
 /* Copy the descriptor in entry i of the ring's image in GPU memory to place s, if it owns the ticket. Block 0
  * may overwrite the entry meanwhile, unless it owns the ticket: `begin` shows this, read before and after. */
-NB_DEV int nb_match_slot(const struct nb_gpu_state *state, uint32_t i, uint64_t ticket, struct nb_gpu_desc *to)
+NB_DEV int nb_match_entry(const struct nb_gpu_state *state, uint32_t i, uint64_t ticket, struct nb_gpu_desc *to)
 {
     const uint64_t begin = nb_get64_gpu(&state->begin[i]);
     if (!begin || begin - 1 > ticket)
@@ -362,7 +362,7 @@ NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uin
             sh->found = 1;
     } else if (launch->ring) {
         NB_RARE;
-        if (t < NB_GPU_RING && nb_match_slot(state, t, ticket, &sh->desc[s]))
+        if (t < NB_GPU_RING && nb_match_entry(state, t, ticket, &sh->desc[s]))
             sh->found = 1;
         if (t == NB_GPU_RING) {
             const uint64_t end = nb_get64_gpu(&state->end);
@@ -488,12 +488,12 @@ NB_DEV void nb_carry(const struct nb_gpu_launch *launch, struct nb_shared *sh)
         nb_barrier();
         const int found = sh->found;
         const uint64_t number = sh->offset;
-        const uint32_t slot = (uint32_t)((number + t) % NB_GPU_RING);
+        const uint32_t entry = (uint32_t)((number + t) % NB_GPU_RING);
         const int mine = found > 0 && t < (uint32_t)found;
         if (found < 0)
             break;
         if (mine) {
-            nb_put64_gpu(&state->begin[slot], 0);
+            nb_put64_gpu(&state->begin[entry], 0);
             nb_fence();
         }
         nb_barrier();
@@ -501,10 +501,10 @@ NB_DEV void nb_carry(const struct nb_gpu_launch *launch, struct nb_shared *sh)
             nb_carry_words(state, ring, (uint32_t)(number % NB_GPU_RING), (uint32_t)found);
         nb_barrier();
         if (mine) {
-            const uint64_t *words = (const uint64_t *)&state->desc[slot];
+            const uint64_t *words = (const uint64_t *)&state->desc[entry];
             const uint64_t begin = nb_get64_gpu(words);
             nb_fence();
-            nb_put64_gpu(&state->begin[slot], begin + 1);
+            nb_put64_gpu(&state->begin[entry], begin + 1);
             if (t + 1 == (uint32_t)found) {
                 nb_put64_gpu(&state->last, begin + (uint32_t)nb_get64_gpu(words + 1));
                 nb_put64_gpu(&state->carried, number + (uint32_t)found);

@@ -67,7 +67,7 @@ enum nb_gpu_op {
     NB_GPU_HASH,       /* nb_hash64 of n bytes at src with seed `first`; result in `value` */
     NB_GPU_EQUAL,      /* value: 0 if n bytes at src and ref are the same */
     NB_GPU_LIKENESS, /* the similarity (device.h) of n bytes at src and ref on nsources samples: `value` is the
-                          count near16 << 32 | near8, `escapes` counts far16 (nb_host_nearness, device/host/evidence.c) */
+                          count near16 << 32 | near8, `escapes` counts far16 (nb_host_similarity, device/host/evidence.c) */
     NB_GPU_PROFILE,  /* sums of squares of nsources groups of 32 values of src: group i begins at value
                           i * first of src (a stride); FP32 results at dst, 4 bytes each, pairwise as in
                           docs/wire-format.md section 11. A non-finite value gives a non-finite sum.

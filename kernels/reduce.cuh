@@ -60,8 +60,8 @@ NB_DEV void nb_reduce_partial(int type, const struct nb_gpu_desc *d, uint64_t i0
 }
 
 /* Number of records that fit behind the own values in a stage, and their places. */
-#define NB_SLOTS(type) ((type) == NB_F32 ? 2u : 5u)
-#define NB_SLOT(type, stage, i) ((stage) + NB_COLUMN(NB_QUADS(type)) * NB_QUADS(type) + (i) * NB_RECORD_QUADS)
+#define NB_SOURCE_BUFFERS(type) ((type) == NB_F32 ? 2u : 5u)
+#define NB_SOURCE_BUFFER(type, stage, i) ((stage) + NB_COLUMN(NB_QUADS(type)) * NB_QUADS(type) + (i) * NB_RECORD_QUADS)
 
 NB_DEV int nb_is_int4(uint32_t header)
 {
@@ -72,7 +72,7 @@ NB_DEV int nb_is_int4(uint32_t header)
 NB_DEV void nb_reduce_look(int type, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh,
                            uint32_t stage)
 {
-    const uint32_t lane = nb_thread() & 31, most = d->nsources < NB_SLOTS(type) ? d->nsources : NB_SLOTS(type);
+    const uint32_t lane = nb_thread() & 31, most = d->nsources < NB_SOURCE_BUFFERS(type) ? d->nsources : NB_SOURCE_BUFFERS(type);
     int known = 0;
     if (!job->index && job->groups && lane < most)
         known = nb_indexed(d, lane, job->tile);
@@ -103,7 +103,7 @@ NB_DEV void nb_reduce_fetch(int type, const struct nb_gpu_desc *d, const struct 
     for (uint32_t i = 0; i < sh->ready[stage]; i++) {
         NB_EACH_SOURCE;
         const struct nb_where w = sh->where[stage][i];
-        nb_fetch_record(NB_SLOT(type, sh->stage[stage], i), &w);
+        nb_fetch_record(NB_SOURCE_BUFFER(type, sh->stage[stage], i), &w);
     }
 }
 
@@ -122,7 +122,7 @@ NB_DEV void nb_reduce_await(int type, const struct nb_gpu_desc *d, const struct 
     NB_ROLL
     for (uint32_t i = ready; i < count; i++) {
         const struct nb_where w = sh->where[s][i];
-        nb_fetch_record(NB_SLOT(type, sh->stage[s], i), &w);
+        nb_fetch_record(NB_SOURCE_BUFFER(type, sh->stage[s], i), &w);
     }
     nb_async_end();
     nb_async_wait_all();
@@ -197,13 +197,13 @@ NB_DEV void nb_reduce_pairs(const struct nb_gpu_desc *d, const struct nb_job *jo
     nb_flush_values(NB_BF16, (void *)(uintptr_t)job->out, stage, job->groups);
 }
 
-/* Begin a sum with its first source, whose record lies in `slot`. Return 0 when the record is unusual and
+/* Begin a sum with its first source, whose record lies in `buffer`. Return 0 when the record is unusual and
  * still to be added. */
-NB_DEV int nb_begin_sum(uint32_t stage_number, const nb_quad *slot, const struct nb_shared *sh, uint32_t groups, uint32_t *transformed,
+NB_DEV int nb_begin_sum(uint32_t stage_number, const nb_quad *buffer, const struct nb_shared *sh, uint32_t groups, uint32_t *transformed,
                         float *p, float *c)
 {
     const struct nb_where *w = &sh->where[stage_number][0];
-    const char *record = (const char *)slot + w->begin;
+    const char *record = (const char *)buffer + w->begin;
     const uint32_t header = NB_SHARED4(record);
     struct nb_int4 r;
     if (!w->end || !nb_is_usual(header, groups))
@@ -218,7 +218,7 @@ NB_DEV int nb_begin_sum(uint32_t stage_number, const nb_quad *slot, const struct
 NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh,
                            uint32_t stage_number)
 {
-    const uint32_t t = nb_thread(), groups = job->groups, slots = NB_SLOTS(type);
+    const uint32_t t = nb_thread(), groups = job->groups, buffers = NB_SOURCE_BUFFERS(type);
     const int decode = NB_OP(d) == NB_GPU_DECODE, alone = NB_ALONE(d), active = t < groups;
     nb_quad *stage = sh->stage[stage_number];
     float p[NB_GROUP], c[NB_GROUP];
@@ -248,20 +248,20 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
             nb_barrier();
         }
         const struct nb_where *w = &sh->where[stage_number][0];
-        const char *record = (const char *)NB_SLOT(type, stage, 0) + w->begin;
+        const char *record = (const char *)NB_SOURCE_BUFFER(type, stage, 0) + w->begin;
         if (w->end && nb_is_int4(NB_SHARED4(record)) && !(NB_SHARED4(record) & 0xff00)) {
             nb_reduce_pairs(d, job, stage, record);
             return;
         }
         NB_RARE;
     }
-    uint32_t base = 0, count = d->nsources < slots ? d->nsources : slots, source = 0;
+    uint32_t base = 0, count = d->nsources < buffers ? d->nsources : buffers, source = 0;
     if (sh->ready[stage_number] < count) {
         NB_RARE;
         nb_barrier();
         nb_reduce_await(type, d, job, sh, stage_number, 0, sh->ready[stage_number], count);
     }
-    if (!alone && nb_begin_sum(stage_number, NB_SLOT(type, stage, 0), sh, groups, &transformed, p, c)) {
+    if (!alone && nb_begin_sum(stage_number, NB_SOURCE_BUFFER(type, stage, 0), sh, groups, &transformed, p, c)) {
         source = 1;
     } else {
         if (!alone)
@@ -276,7 +276,7 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
         for (; source < count; source++) {
             NB_EACH_FURTHER;
             const struct nb_where *w = &sh->where[stage_number][source];
-            const char *record = (const char *)NB_SLOT(type, stage, source) + w->begin;
+            const char *record = (const char *)NB_SOURCE_BUFFER(type, stage, source) + w->begin;
             const uint32_t header = NB_SHARED4(record);
             if (!alone && w->end && nb_is_usual(header, groups)) {
                 struct nb_int4 r;
@@ -307,11 +307,11 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
                              job->group0, !decode, p, &bad);
             }
         }
-        base += slots;
+        base += buffers;
         if (base >= d->nsources)
             break;
         NB_RARE;
-        count = d->nsources - base < slots ? d->nsources - base : slots;
+        count = d->nsources - base < buffers ? d->nsources - base : buffers;
         source = 0;
         nb_barrier();
         nb_reduce_await(type, d, job, sh, stage_number, base, 0, count);

@@ -82,7 +82,7 @@ struct nb_strides {
     uint32_t pad;
 };
 
-#define NB_SLOTS_MOST 5u
+#define NB_SOURCE_BUFFERS_MOST 5u
 
 /* Place and length of the record of a source's tile. bytes 0: the source is malformed. For a record in shared
  * memory: its whole quads, first and behind the last, and the record itself, in bytes from the quad in which
@@ -103,7 +103,7 @@ struct nb_shared {
     struct nb_gpu_desc desc[2];
     struct nb_job job[2];
     struct nb_strides strides; /* of the descriptor of the last ticket found */
-    struct nb_where where[2][NB_SLOTS_MOST];
+    struct nb_where where[2][NB_SOURCE_BUFFERS_MOST];
     uint32_t ready[2]; /* sources of a tile that were fetched ahead */
     uint64_t ticket[2];
     uint64_t offset;

@@ -83,7 +83,7 @@ static int read_settings(void)
         nb_demand_fails(&process.context, NB_DEMAND_SETTINGS, "bad ones are named in the lines above");
     else if (params->bad_setting[0])
         NB_ALERT("because of bad settings, see the lines above, all nodes will do without CollNet");
-    nb_params_tell_pointless(params);
+    nb_params_log_pointless(params);
     return 0;
 }
 

@@ -86,6 +86,6 @@ const char *nb_params_pointless(const struct nb_params *params, const char *name
 
 /* Log an INFO line for each setting that differs from its default but has no effect because of another one.
  * Return their number. */
-int nb_params_tell_pointless(const struct nb_params *params);
+int nb_params_log_pointless(const struct nb_params *params);
 
 #endif

@@ -94,7 +94,7 @@ const char *nb_params_pointless(const struct nb_params *params, const char *name
     return NULL;
 }
 
-int nb_params_tell_pointless(const struct nb_params *params)
+int nb_params_log_pointless(const struct nb_params *params)
 {
     int told = 0;
 

@@ -100,7 +100,7 @@ void nb_engine_end_sleep(struct nb_engine *engine);
  * The progress of a communicator: the order of work in a round, heartbeats, failure, graceful shutdown. For
  * the engine thread.
  *
- *     RUNNING --close--> CLOSING: send what is owed --> BYE sent --all have acknowledged it, and
+ *     RUNNING --close--> CLOSING: send what is owed --> FIN sent --all have acknowledged it, and
  *        |                  |                               were acknowledged, or the deadline--> CLOSED
  *      error: send ABORT  error: send ABORT; CLOSED when it has left, or after a second
  */

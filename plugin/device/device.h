@@ -19,11 +19,11 @@
  * for what is done while a communicator connects. The engine waits for no work.
  *
  * While work is in flight its arguments must stay valid and in place: memory of values, `work` itself, struct
- * nb_ef, struct nb_encode_stats, struct nb_delta4_stats, `out` of questions, and arrays of sources (not what a
- * prototype takes by value). Work in flight runs in any order and concurrently, on one instance and on several. So the caller
- * never submits work (nor calls a function without `work`) that accesses what work in flight writes, or
- * writes what it reads: of dependent steps it submits the next when the one before is complete. Results
- * depend on nothing but the arguments.
+ * nb_ef, struct nb_encode_stats, struct nb_delta4_stats, `out` of questions, and arrays of sources (not what
+ * a prototype takes by value). Work in flight runs in any order and concurrently, on one instance and on
+ * several. So the caller never submits work (nor calls a function without `work`) that accesses what work in
+ * flight writes, or writes what it reads: of dependent steps it submits the next when the one before is
+ * complete. Results depend on nothing but the arguments.
  *
  * Errors: -EINVAL, -ENOSPC, -EBADMSG and -E2BIG are a codec's (nibble/codec.h) and concern that work alone.
  * Any other means that the device has failed: the communicator fails with it, and `failed` returns the error
@@ -43,7 +43,7 @@
 
 struct nb_context;
 struct nb_device_ops;
-struct nb_nearness;
+struct nb_similarity;
 
 struct nb_device {
     const struct nb_device_ops *ops;
@@ -74,8 +74,8 @@ enum nb_place {
 
 struct nb_device_ops {
     const char *name;
-    /* Of each message only so many bytes are kept in memory of NB_PLACE_WIRE, its header among them; 0: all. For
-     * devices without values, in simulations of many nodes. */
+    /* Of each message only so many bytes are kept in memory of NB_PLACE_WIRE, its header among them; 0: all.
+     * For devices without values, in simulations of many nodes. */
     size_t keeps;
     /* NCCL may register host memory with it only. */
     bool host_memory;
@@ -86,8 +86,8 @@ struct nb_device_ops {
      * what was submitted before accesses no memory but the device's own; polling it is optional and returns
      * the result or -ECANCELED. The device remains usable unless it has failed. */
     void (*quiesce)(struct nb_device *dev);
-    /* After quiesce: 1 when some work does not end, and whatever it may access has to stay for ever; the instance
-     * is not closed then. NULL in the table: never. */
+    /* After quiesce: 1 when some work does not end, and whatever it may access has to stay for ever; the
+     * instance is not closed then. NULL in the table: never. */
     int (*lost)(struct nb_device *dev);
     /* 0, or the error with which the device has failed. Cheap: called for every segment. Callers check it
      * after blocking calls and before they use their results, which are undefined after a failure. */
@@ -99,22 +99,25 @@ struct nb_device_ops {
     /* Quiesce, and free the instance; everything that `alloc` returned was freed before. */
     void (*close)(struct nb_device *dev);
 
-    /* NCCL's buffer, registered at connect before any of its windows comes: bytes 0 when it is deregistered. 0, or
-     * -ENOMEM. `shares`: operations of another communicator, a child that shares this one's connections, come to
-     * this one; each may be told again. NULL in the table: of no interest. */
+    /* NCCL's buffer, registered at connect before any of its windows comes: bytes 0 when it is deregistered.
+     * 0, or
+     * -ENOMEM. `shares`: operations of another communicator, a child that shares this one's connections, come
+     * to this one; each may be told again. NULL in the table: of no interest. */
     int (*region)(struct nb_device *dev, const void *base, size_t bytes);
     void (*shares)(struct nb_device *dev, uint64_t comm_id);
 
-    /* Asked before a window is begun with: 1 when what is handed over will be done soon; 0: not yet, since what does
-     * it has not begun and may wait for other communicators of this thread; the window stays until a later turn. NULL
-     * in the table: always. */
+    /* Asked before a window is begun with: 1 when what is handed over will be done soon; 0: not yet, since
+     * what does it has not begun and may wait for other communicators of this thread; the window stays until
+     * a later turn. NULL in the table: always. */
     int (*ready)(struct nb_device *dev);
 
-    /* Memory, owned by the caller until `free`; aligned to 256 bytes or more. What is in it is undefined (but see
-     * `zeroes`), since nobody reads any before it has been written: residuals are zeroed first (state/feedback.h);
-     * references are read where an operation has written all of them, and a hash guards what a receiver reads of its
-     * own; a sum is read when it is complete. NULL when there is none (of NB_PLACE_STATE: at present; asked for again later, there may be
-     * some). NB_PLACE_WIRE is allocated while a communicator connects, and freed when it closes. `free` gets the same place and size; NULL is allowed. */
+    /* Memory, owned by the caller until `free`; aligned to 256 bytes or more. What is in it is undefined (but
+     * see `zeroes`), since nobody reads any before it has been written: residuals are zeroed first
+     * (state/feedback.h); references are read where an operation has written all of them, and a hash guards
+     * what a receiver reads of its own; a sum is read when it is complete. NULL when there is none (of
+     * NB_PLACE_STATE: at present; asked for again later, there may be some). NB_PLACE_WIRE is allocated while
+     * a communicator connects, and freed when it closes. `free` gets the same place and size; NULL is
+     * allowed. */
     void *(*alloc)(struct nb_device *dev, enum nb_place place, size_t bytes);
     void (*free)(struct nb_device *dev, enum nb_place place, void *p, size_t bytes);
 
@@ -125,7 +128,8 @@ struct nb_device_ops {
      * ctx->work_done, so that the engine's thread may sleep while works are in flight. Without a lock, by the
      * engine's thread. NULL in the table: nobody wakes it, so it has to poll. */
     int (*news)(struct nb_device *dev);
-    /* Processor time, in ns, of work whose result `poll` has just returned. NULL in the table: none of this processor's. */
+    /* Processor time, in ns, of work whose result `poll` has just returned. NULL in the table: none of this
+     * processor's. */
     uint64_t (*took)(struct nb_device *dev, const struct nb_work *work);
     /* Threads of this processor's that do the work; NULL in the table: none but the caller's. */
     unsigned (*workers)(struct nb_device *dev);
@@ -146,20 +150,21 @@ struct nb_device_ops {
     /* dst[i] = sources[0][i] op ... op own[i] over plain values, in this order; see device/host/exact.c. */
     int (*reduce_exact)(struct nb_device *dev, struct nb_work *work, ncclDataType_t type, ncclRedOp_t op,
                         const void *const *sources, size_t nsources, const void *own, size_t n, void *dst);
-    /* nb_pick of codec/pick.h; the result is how many. `out`, NB_PICKS numbers of the caller's own memory, is written by
-     * this processor, at the latest when `poll` returns the result, and only where positions lie among the values: so
-     * several picks of one block may be in flight with the same `out`. 0 also where these values cannot be had. NULL in
-     * the table: none can, and no work of this kind is submitted. */
+    /* nb_pick of codec/pick.h; the result is how many. `out`, NB_PICKS numbers of the caller's own memory, is
+     * written by this processor, at the latest when `poll` returns the result, and only where positions lie
+     * among the values: so several picks of one block may be in flight with the same `out`. 0 also where
+     * these values cannot be had. NULL in the table: none can, and no work of this kind is submitted. */
     ssize_t (*pick)(struct nb_device *dev, struct nb_work *work, size_t width, const void *src, uint64_t n,
                     unsigned picks, uint64_t first, uint64_t count, uint32_t *out);
 
-    /* Questions. Of `bytes` bytes at `cur`, and at `ref` unless that is NULL, what struct nb_compared tells: 0. */
+    /* Questions. Of `bytes` bytes at `cur`, and at `ref` unless that is NULL, what struct nb_compared tells:
+     * 0. */
     int (*compare)(struct nb_device *dev, struct nb_work *work, const void *cur, const void *ref,
                    size_t bytes, struct nb_compared *out);
-    /* nb_host_nearness (device/host/evidence.c) of two byte strings: 0. Fewer than four bytes are one position, near where
-     * they are the same. */
-    int (*nearness)(struct nb_device *dev, struct nb_work *work, const void *a, const void *b, size_t bytes,
-                    unsigned samples, struct nb_nearness *out);
+    /* nb_host_similarity (device/host/evidence.c) of two byte strings: 0. Fewer than four bytes are one
+     * position, near where they are the same. */
+    int (*similarity)(struct nb_device *dev, struct nb_work *work, const void *a, const void *b, size_t bytes,
+                      unsigned samples, struct nb_similarity *out);
     /* nb_host_sample (device/host/evidence.c): how many samples, 0 also where the values cannot be had. */
     int (*sample)(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src, size_t n,
                   unsigned samples, float *out);
@@ -167,9 +172,10 @@ struct nb_device_ops {
     int (*sums)(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src, size_t n,
                 unsigned groups, float *out);
 
-    /* nb_hash64 of a payload in memory of NB_PLACE_WIRE, which `encode` has written or `decode` is about to read.
-     * NULL: this processor touches no payloads, and none are checked. (A kernel that is to check them computes the
-     * value where it has the bytes anyway, in `encode` and before `decode`, and hands it out here.) */
+    /* nb_hash64 of a payload in memory of NB_PLACE_WIRE, which `encode` has written or `decode` is about to
+     * read. NULL: this processor touches no payloads, and none are checked. (A kernel that is to check them
+     * computes the value where it has the bytes anyway, in `encode` and before `decode`, and hands it out
+     * here.) */
     uint64_t (*check)(struct nb_device *dev, const void *payload, size_t bytes, uint64_t seed);
 };
 
@@ -189,8 +195,8 @@ struct nb_device_wish {
 int nb_gpus_open(struct nb_context *ctx);
 void nb_gpus_close(struct nb_context *ctx);
 
-/* Open and close the context's member `host_pool` (device/host/pool.h), likewise; without it codecs of the host run on the
- * engine's thread. */
+/* Open and close the context's member `host_pool` (device/host/pool.h), likewise; without it codecs of the
+ * host run on the engine's thread. */
 int nb_host_pool_open(struct nb_context *ctx);
 void nb_host_pool_close(struct nb_context *ctx);
 

@@ -18,9 +18,9 @@ enum memory {
     ZEROING, /* the work is in flight */
 };
 
-struct nb_ef_slot {
+struct nb_residual {
     const struct nb_feedback *fb;
-    struct nb_ef_slot *next;
+    struct nb_residual *next;
     struct nb_ef_key key;
     uint8_t *mem;     /* blocks x (errors, then scales) */
     size_t mem_bytes; /* mapped */
@@ -45,7 +45,7 @@ struct nb_ef_slot {
 struct nb_feedback {
     struct nb_context *ctx;
     struct nb_device *dev;
-    struct nb_ef_slot *slots, *retired;
+    struct nb_residual *residuals, *retired;
     int told; /* the caller uses nb_feedback_step */
     uint64_t steps;
     uint64_t step_op; /* operations from here on belong to the running step */
@@ -70,7 +70,7 @@ struct nb_feedback *nb_feedback_create(struct nb_context *ctx, struct nb_device 
     return fb;
 }
 
-static void free_slot(struct nb_feedback *fb, struct nb_ef_slot *s)
+static void free_residual(struct nb_feedback *fb, struct nb_residual *s)
 {
     fb->unready -= s->memory != READY;
     fb->bytes -= s->counted;
@@ -81,14 +81,14 @@ static void free_slot(struct nb_feedback *fb, struct nb_ef_slot *s)
 
 void nb_feedback_trim(struct nb_feedback *fb, uint64_t opno)
 {
-    for (struct nb_ef_slot **at = &fb->retired; *at;) {
-        struct nb_ef_slot *s = *at;
+    for (struct nb_residual **at = &fb->retired; *at;) {
+        struct nb_residual *s = *at;
         if (s->retired_at >= opno || s->held || s->memory == ZEROING) {
             at = &s->next;
             continue;
         }
         *at = s->next;
-        free_slot(fb, s);
+        free_residual(fb, s);
     }
 }
 
@@ -97,14 +97,14 @@ void nb_feedback_destroy(struct nb_feedback *fb)
     if (!fb)
         return;
     while (fb->retired) {
-        struct nb_ef_slot *s = fb->retired;
+        struct nb_residual *s = fb->retired;
         fb->retired = s->next;
-        free_slot(fb, s);
+        free_residual(fb, s);
     }
-    while (fb->slots) {
-        struct nb_ef_slot *s = fb->slots;
-        fb->slots = s->next;
-        free_slot(fb, s);
+    while (fb->residuals) {
+        struct nb_residual *s = fb->residuals;
+        fb->residuals = s->next;
+        free_residual(fb, s);
     }
     free(fb);
 }
@@ -115,7 +115,7 @@ static int same_shape(const struct nb_ef_key *a, const struct nb_ef_key *b)
 }
 
 /* Record the result so far of zeroing a residual's memory. */
-static void zeroed(struct nb_feedback *fb, struct nb_ef_slot *s, ssize_t result)
+static void zeroed(struct nb_feedback *fb, struct nb_residual *s, ssize_t result)
 {
     const enum memory before = s->memory;
 
@@ -125,16 +125,16 @@ static void zeroed(struct nb_feedback *fb, struct nb_ef_slot *s, ssize_t result)
         fb->error = (int)result;
 }
 
-static void zero(struct nb_feedback *fb, struct nb_ef_slot *s)
+static void zero(struct nb_feedback *fb, struct nb_residual *s)
 {
     zeroed(fb, s, fb->dev->ops->zero(fb->dev, &s->work, s->mem, s->mem_bytes));
 }
 
-static int look_after(struct nb_feedback *fb, struct nb_ef_slot *list)
+static int look_after(struct nb_feedback *fb, struct nb_residual *list)
 {
     int moved = 0;
 
-    for (struct nb_ef_slot *s = list; s; s = s->next) {
+    for (struct nb_residual *s = list; s; s = s->next) {
         if (s->memory == READY)
             continue;
         if (s->memory == ZEROING)
@@ -151,7 +151,7 @@ int nb_feedback_progress(struct nb_feedback *fb)
     int moved = 0;
 
     if (fb->unready) {
-        moved = look_after(fb, fb->slots);
+        moved = look_after(fb, fb->residuals);
         moved |= look_after(fb, fb->retired);
     }
     return fb->error ? fb->error : moved;
@@ -162,7 +162,7 @@ bool nb_feedback_at_work(const struct nb_feedback *fb)
     return fb->unready > 0;
 }
 
-static void empty(struct nb_feedback *fb, struct nb_ef_slot *s)
+static void empty(struct nb_feedback *fb, struct nb_residual *s)
 {
     s->since_step = fb->steps;
     if (s->clean)
@@ -181,11 +181,11 @@ static void begin_step(struct nb_feedback *fb, uint64_t opno)
     fb->steps++;
 }
 
-static struct nb_ef_slot *make_slot(struct nb_feedback *fb, const struct nb_ef_key *key)
+static struct nb_residual *make_residual(struct nb_feedback *fb, const struct nb_ef_key *key)
 {
     size_t err = line(nb_ef_err_bytes(key->n)), scale = line(nb_ef_scale_bytes(key->n));
     size_t blocks = key->blocks, counted = (err + scale) * (blocks > 1 ? blocks - 1 : 1);
-    struct nb_ef_slot *s;
+    struct nb_residual *s;
 
     if (nb_budget_take(fb->ctx->budgets, NB_BUDGET_FEEDBACK, counted))
         return NULL;
@@ -206,8 +206,8 @@ static struct nb_ef_slot *make_slot(struct nb_feedback *fb, const struct nb_ef_k
     s->err_bytes = err;
     s->scale_bytes = scale;
     s->since_step = fb->steps;
-    s->next = fb->slots;
-    fb->slots = s;
+    s->next = fb->residuals;
+    fb->residuals = s;
     fb->bytes += counted;
     if (!fb->dev->ops->zeroes)
         zero(fb, s);
@@ -216,13 +216,13 @@ static struct nb_ef_slot *make_slot(struct nb_feedback *fb, const struct nb_ef_k
 
 int nb_feedback_busy(const struct nb_feedback *fb, const struct nb_ef_key *key)
 {
-    for (const struct nb_ef_slot *s = fb->slots; s; s = s->next)
+    for (const struct nb_residual *s = fb->residuals; s; s = s->next)
         if (s->key.id == key->id && same_shape(&s->key, key))
             return s->held > 0;
     return 0;
 }
 
-int nb_feedback_hold(struct nb_ef_slot *s, uint64_t opno)
+int nb_feedback_hold(struct nb_residual *s, uint64_t opno)
 {
     if (s->memory != READY || (s->held && (s->stale || s->holder != opno)))
         return 0;
@@ -231,7 +231,7 @@ int nb_feedback_hold(struct nb_ef_slot *s, uint64_t opno)
     return 1;
 }
 
-void nb_feedback_release(struct nb_feedback *fb, struct nb_ef_slot *s)
+void nb_feedback_release(struct nb_feedback *fb, struct nb_residual *s)
 {
     if (--s->held == 0 && s->stale) {
         s->stale = 0;
@@ -239,15 +239,15 @@ void nb_feedback_release(struct nb_feedback *fb, struct nb_ef_slot *s)
     }
 }
 
-struct nb_ef_slot *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_key *key, uint64_t opno,
-                                   int fresh)
+struct nb_residual *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_key *key, uint64_t opno,
+                                    int fresh)
 {
     const struct nb_params *p = fb->ctx->params;
-    struct nb_ef_slot *s = NULL;
+    struct nb_residual *s = NULL;
     int spiked;
 
-    for (struct nb_ef_slot **at = &fb->slots; *at && !s;) {
-        struct nb_ef_slot *found = *at;
+    for (struct nb_residual **at = &fb->residuals; *at && !s;) {
+        struct nb_residual *found = *at;
         if (found->key.id == key->id && same_shape(&found->key, key)) {
             s = found;
         } else if (found->key.id == key->id && key->id >= 0) {
@@ -261,7 +261,7 @@ struct nb_ef_slot *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_ke
         }
     }
     if (!s)
-        s = make_slot(fb, key);
+        s = make_residual(fb, key);
     if (!s)
         return NULL;
     if (!fb->told && s->used && s->last_op >= fb->step_op)
@@ -278,18 +278,18 @@ struct nb_ef_slot *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_ke
     return s;
 }
 
-void nb_feedback_note(struct nb_ef_slot *slot, uint64_t opno, const struct nb_encode_stats *stats)
+void nb_feedback_note(struct nb_residual *residual, uint64_t opno, const struct nb_encode_stats *stats)
 {
-    nb_encode_stats_add(&slot->encode, stats);
+    nb_encode_stats_add(&residual->encode, stats);
     /* The next operation may begin for one peer before the last pieces of this one for another peer are
      * coded. These pieces do not count for it. */
-    if (opno == slot->last_op)
-        slot->energy += stats->signal2;
+    if (opno == residual->last_op)
+        residual->energy += stats->signal2;
 }
 
 int nb_feedback_report(const struct nb_feedback *fb, unsigned index, struct nb_ef_report *report)
 {
-    const struct nb_ef_slot *s = fb->slots;
+    const struct nb_residual *s = fb->residuals;
 
     while (s && index--)
         s = s->next;
@@ -311,14 +311,14 @@ static enum nb_ef_mode mode_of(enum nb_feedback_word word)
     return NB_EF_OFF;
 }
 
-void nb_feedback_view(struct nb_ef_slot *slot, uint32_t block, struct nb_ef *ef)
+void nb_feedback_view(struct nb_residual *residual, uint32_t block, struct nb_ef *ef)
 {
-    const struct nb_params *p = slot->fb->ctx->params;
-    uint8_t *base = slot->mem + (size_t)block * (slot->err_bytes + slot->scale_bytes);
+    const struct nb_params *p = residual->fb->ctx->params;
+    uint8_t *base = residual->mem + (size_t)block * (residual->err_bytes + residual->scale_bytes);
 
-    slot->clean = 0;
+    residual->clean = 0;
     ef->err = (int8_t *)base;
-    ef->scale = base + slot->err_bytes;
+    ef->scale = base + residual->err_bytes;
     ef->mode = mode_of(p->ef);
     ef->beta = EMA_BETA;
     ef->bound = (float)p->ef_bound;
@@ -327,7 +327,7 @@ void nb_feedback_view(struct nb_ef_slot *slot, uint32_t block, struct nb_ef *ef)
 int nb_feedback_peek(const struct nb_feedback *fb, uint32_t func, int64_t id, uint32_t block,
                      struct nb_ef *ef, uint64_t *n)
 {
-    struct nb_ef_slot *s = fb->slots;
+    struct nb_residual *s = fb->residuals;
     int clean;
 
     while (s && (s->key.func != func || s->key.id != id))
@@ -352,7 +352,7 @@ void nb_feedback_step(struct nb_feedback *fb, uint64_t opno)
 unsigned nb_feedback_drop_step(struct nb_feedback *fb)
 {
     unsigned dropped = 0;
-    for (struct nb_ef_slot *s = fb->slots; s; s = s->next) {
+    for (struct nb_residual *s = fb->residuals; s; s = s->next) {
         if (s->last_op >= fb->step_op && !s->clean && !s->stale) {
             empty(fb, s);
             dropped++;
@@ -363,14 +363,14 @@ unsigned nb_feedback_drop_step(struct nb_feedback *fb)
 
 void nb_feedback_drop(struct nb_feedback *fb, int64_t id)
 {
-    for (struct nb_ef_slot *s = fb->slots; s; s = s->next)
+    for (struct nb_residual *s = fb->residuals; s; s = s->next)
         if (s->key.id == id)
             empty(fb, s);
 }
 
 void nb_feedback_drop_all(struct nb_feedback *fb)
 {
-    for (struct nb_ef_slot *s = fb->slots; s; s = s->next)
+    for (struct nb_residual *s = fb->residuals; s; s = s->next)
         empty(fb, s);
 }
 

@@ -26,7 +26,7 @@
 
 struct nb_context;
 struct nb_feedback; /* of one communicator */
-struct nb_ef_slot;
+struct nb_residual;
 
 struct nb_ef_key {
     uint32_t func; /* enum nb_func */
@@ -55,8 +55,8 @@ bool nb_feedback_at_work(const struct nb_feedback *fb);
  * frees it later. fresh: the content is not this buffer's last error. In mode ema a residual is also emptied
  * every 1024 steps, and in every mode when the values of the operation before were a spike
  * (state/jump.h). */
-struct nb_ef_slot *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_key *key, uint64_t opno,
-                                   int fresh);
+struct nb_residual *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_key *key, uint64_t opno,
+                                    int fresh);
 
 /* Return 1 while work in flight uses the residual that `key` names. nb_feedback_get then has to wait, since
  * the operation before has not written all of it yet. */
@@ -68,15 +68,15 @@ int nb_feedback_busy(const struct nb_feedback *fb, const struct nb_ef_key *key);
  * operations may not. hold returns 1, or 0 when the caller must ask again: another operation's work holds the
  * residual, or it is being emptied, or it is to be emptied when the works that hold it are done.
  */
-int nb_feedback_hold(struct nb_ef_slot *slot, uint64_t opno);
-void nb_feedback_release(struct nb_feedback *fb, struct nb_ef_slot *slot);
+int nb_feedback_hold(struct nb_residual *residual, uint64_t opno);
+void nb_feedback_release(struct nb_feedback *fb, struct nb_residual *residual);
 
 /* Free the residuals that gave way before operation `opno`: earlier operations are over. */
 void nb_feedback_trim(struct nb_feedback *fb, uint64_t opno);
 
 /* Note that values of operation `opno` were coded with the residual. `stats` has counts for the report and
  * the size of the values. */
-void nb_feedback_note(struct nb_ef_slot *slot, uint64_t opno, const struct nb_encode_stats *stats);
+void nb_feedback_note(struct nb_residual *residual, uint64_t opno, const struct nb_encode_stats *stats);
 
 /* Report the use of the residual number `index`, counted from 0. Return 1 and *report, or 0 beyond the
  * last. */
@@ -90,7 +90,7 @@ struct nb_ef_report {
 int nb_feedback_report(const struct nb_feedback *fb, unsigned index, struct nb_ef_report *report);
 
 /* Fill *ef for block `block` of a residual that is held, with mode and constants from the settings. */
-void nb_feedback_view(struct nb_ef_slot *slot, uint32_t block, struct nb_ef *ef);
+void nb_feedback_view(struct nb_residual *residual, uint32_t block, struct nb_ef *ef);
 
 /* Read a buffer's residual from outside of any operation: block `block` of the residual that `func` (enum
  * nb_func) and `id` name, with *n values. Return 0, -ENOENT for an unknown residual, or -EINVAL for an

@@ -138,10 +138,10 @@ bool nb_refs_ask(const struct nb_refs *r, struct nb_ref_search *s, const void **
 
     while (s->tried < NB_REF_FOLLOWERS || s->next < r->nown) {
         const bool follower = s->tried < NB_REF_FOLLOWERS;
-        const int slot = follower ? r->own[r->last]->follower[s->tried] : (int)s->next++;
-        ref = slot < 0 ? NULL : r->own[slot];
+        const int number = follower ? r->own[r->last]->follower[s->tried] : (int)s->next++;
+        ref = number < 0 ? NULL : r->own[number];
         if (ref && ref->bytes == s->bytes && ref->complete) {
-            s->asked = (unsigned)slot;
+            s->asked = (unsigned)number;
             *there = ref->data + s->offset;
             return true;
         }
@@ -152,7 +152,7 @@ bool nb_refs_ask(const struct nb_refs *r, struct nb_ref_search *s, const void **
     return false;
 }
 
-void nb_refs_hear(const struct nb_refs *r, struct nb_ref_search *s, const struct nb_nearness *near)
+void nb_refs_answer(const struct nb_refs *r, struct nb_ref_search *s, const struct nb_similarity *near)
 {
     const double like = nb_likeness_of(near);
 
@@ -172,13 +172,13 @@ void nb_refs_hear(const struct nb_refs *r, struct nb_ref_search *s, const struct
     s->tried = NB_REF_FOLLOWERS;
 }
 
-/* Note that reference `slot` was picked after `before`. */
-static void note_follower(struct nb_ref *before, int slot)
+/* Note that reference `reference` was picked after `before`. */
+static void note_follower(struct nb_ref *before, int number)
 {
-    if (before->follower[0] == slot)
+    if (before->follower[0] == number)
         return;
     before->follower[1] = before->follower[0];
-    before->follower[0] = slot;
+    before->follower[0] = number;
 }
 
 /* Return a reference to write new content into: a new one, or the longest unused of the unmatched ones. */
@@ -197,7 +197,7 @@ static struct nb_ref *place_new(struct nb_refs *r, size_t bytes)
         }
         ref = calloc(1, sizeof(*ref));
         if (ref && (ref->data = take(r, bytes)) != NULL) {
-            ref->slot = r->nown;
+            ref->number = r->nown;
             ref->bytes = bytes;
             ref->follower[0] = ref->follower[1] = -1;
             r->own[r->nown++] = ref;
@@ -243,8 +243,8 @@ enum nb_ref_outcome nb_refs_pick(struct nb_refs *r, const struct nb_ref_search *
     }
     ref->used_op = opno;
     if (r->last >= 0)
-        note_follower(r->own[r->last], (int)ref->slot);
-    r->last = (int)ref->slot;
+        note_follower(r->own[r->last], (int)ref->number);
+    r->last = (int)ref->number;
     r->last_new = found < 0;
     return nb_refs_picked(r, out);
 }
@@ -375,7 +375,7 @@ bool nb_refs_source_ask(struct nb_ref *ref, struct nb_ref_range *range)
     return false;
 }
 
-void nb_refs_source_hear(struct nb_ref *ref, struct nb_ref_range *range)
+void nb_refs_source_answer(struct nb_ref *ref, struct nb_ref_range *range)
 {
     const struct nb_ref_part *p = noted(ref, range);
 
@@ -408,7 +408,7 @@ bool nb_refs_note_ask(struct nb_ref_range *range)
     return next_part(range);
 }
 
-void nb_refs_note_hear(struct nb_ref *ref, struct nb_ref_range *range)
+void nb_refs_note_answer(struct nb_ref *ref, struct nb_ref_range *range)
 {
     ref->parts.part[ref->parts.n++] = (struct nb_ref_part){
         .offset = range->at, .hash = range->seen.hash, .bytes = (uint32_t)range->part, .how = range->all};
@@ -476,14 +476,14 @@ uint64_t nb_refs_awaited(const struct nb_refs *r)
 
 /* ---- receiver -------------------------------------------------------------------------------------- */
 
-uint8_t *nb_refs_of_peer(struct nb_refs *r, int owner, uint32_t slot, size_t bytes, int make)
+uint8_t *nb_refs_of_peer(struct nb_refs *r, int owner, uint32_t number, size_t bytes, int make)
 {
     struct peer_ref *p;
 
-    if (slot >= MAX_SLOTS)
+    if (number >= MAX_SLOTS)
         return NULL;
-    if (slot >= r->npeer[owner]) {
-        unsigned n = slot + 16;
+    if (number >= r->npeer[owner]) {
+        unsigned n = number + 16;
         if (!make)
             return NULL;
         p = realloc(r->peer[owner], n * sizeof(*p));
@@ -493,7 +493,7 @@ uint8_t *nb_refs_of_peer(struct nb_refs *r, int owner, uint32_t slot, size_t byt
         r->peer[owner] = p;
         r->npeer[owner] = n;
     }
-    p = &r->peer[owner][slot];
+    p = &r->peer[owner][number];
     if (p->data && p->bytes == bytes)
         return p->data;
     if (!make)

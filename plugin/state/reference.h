@@ -42,7 +42,7 @@ struct nb_ref_parts {
 /* A block that this node owns. The engine reads the fields. `data` holds `bytes` bytes. While an operation
  * writes them, the first `filled` are the current content. Between operations all are. */
 struct nb_ref {
-    uint32_t slot;    /* number in messages */
+    uint32_t number;  /* number in messages */
     uint32_t version; /* operations that wrote it */
     uint8_t *data;
     size_t bytes;
@@ -85,13 +85,14 @@ struct nb_ref_search {
     double most, second;
 };
 
-/* Search: seek, then, as long as `ask` has one more question, compute the nearness (device/device.h) of
+/* Search: seek, then, as long as `ask` has one more question, compute the similarity (device/device.h) of
  * search->own and *there, search->avail bytes, at NB_REF_SAMPLES positions, and pass it to `hear`. References
  * stay unchanged meanwhile. */
 #define NB_REF_SAMPLES 256u
 void nb_refs_seek(const struct nb_refs *refs, struct nb_ref_search *search);
 bool nb_refs_ask(const struct nb_refs *refs, struct nb_ref_search *search, const void **there);
-void nb_refs_hear(const struct nb_refs *refs, struct nb_ref_search *search, const struct nb_nearness *near);
+void nb_refs_answer(const struct nb_refs *refs, struct nb_ref_search *search,
+                    const struct nb_similarity *near);
 /* End the search and choose the reference. Set *ref for HIT and NEW, else to NULL. */
 enum nb_ref_outcome nb_refs_pick(struct nb_refs *refs, const struct nb_ref_search *search, uint64_t opno,
                                  struct nb_ref **ref);
@@ -132,7 +133,7 @@ struct nb_ref_range {
 bool nb_refs_source_noted(struct nb_ref *ref, uint64_t opno);
 void nb_refs_source(struct nb_ref *ref, struct nb_ref_range *range, size_t offset, size_t bytes);
 bool nb_refs_source_ask(struct nb_ref *ref, struct nb_ref_range *range);
-void nb_refs_source_hear(struct nb_ref *ref, struct nb_ref_range *range);
+void nb_refs_source_answer(struct nb_ref *ref, struct nb_ref_range *range);
 
 /* Return 1 when there is memory to note that a range was approximated. */
 int nb_refs_may_approximate(struct nb_ref *ref, size_t bytes);
@@ -141,7 +142,7 @@ int nb_refs_may_approximate(struct nb_ref *ref, size_t bytes);
 void nb_refs_note(struct nb_ref *ref, struct nb_ref_range *range, size_t offset, size_t bytes,
                   enum nb_ref_source how);
 bool nb_refs_note_ask(struct nb_ref_range *range);
-void nb_refs_note_hear(struct nb_ref *ref, struct nb_ref_range *range);
+void nb_refs_note_answer(struct nb_ref *ref, struct nb_ref_range *range);
 
 /* Begin to write the own bytes of a range into the reference: operation `opno` writes it, in ascending order.
  * Until all of it is written its content must not be read. Return the address of the bytes. */
@@ -158,10 +159,10 @@ int nb_refs_unconfirmed(const struct nb_refs *refs);
  * one. */
 uint64_t nb_refs_awaited(const struct nb_refs *refs);
 
-/* Return the memory in which this node keeps the reference number `slot` of `owner`, with `bytes` bytes.
+/* Return the memory in which this node keeps the reference number `reference` of `owner`, with `bytes` bytes.
  * make: get it when it is missing or of another size. Its content is undefined then. Return NULL when it is
  * missing or memory is short. */
-uint8_t *nb_refs_of_peer(struct nb_refs *refs, int owner, uint32_t slot, size_t bytes, int make);
+uint8_t *nb_refs_of_peer(struct nb_refs *refs, int owner, uint32_t number, size_t bytes, int make);
 
 size_t nb_refs_bytes(const struct nb_refs *refs);
 unsigned nb_refs_count(const struct nb_refs *refs);

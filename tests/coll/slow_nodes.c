@@ -30,7 +30,7 @@ static bool is_resend(const struct device_call *what)
     for (int r = 0; r < SLOW_NODES && slow_first[r]; r++) {
         const struct nb_peer *peer = &slow_first[r]->peer[1 - r];
         const struct nb_rx *rx = &peer->rx[NB_CLASS_CONTROL];
-        if ((uintptr_t)what->src - (uintptr_t)rx->mem < rx->slot * rx->slots ||
+        if ((uintptr_t)what->src - (uintptr_t)rx->mem < rx->buffer_bytes * rx->buffers ||
             what->dst == peer->flow->raw.answer.buf + NB_CTL_BYTES)
             return true;
     }
@@ -89,7 +89,8 @@ static ssize_t slow_poll(struct nb_device *dev, struct nb_work *work)
     return q->number >= d->held ? -EINPROGRESS : answer(d, q);
 }
 
-/* What is in flight is done all the same: a sanitizer tells whether what it reads and writes is still there. */
+/* What is in flight is done all the same: a sanitizer tells whether what it reads and writes is still
+ * there. */
 static void slow_quiesce(struct nb_device *dev)
 {
     struct slow *d = slow_of(dev);

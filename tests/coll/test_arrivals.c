@@ -11,7 +11,7 @@
 static struct nb_context node;
 
 #define NODES 4
-#define SLOTS 4
+#define BUFFERS 4
 
 static struct connection {
     int fd[2];      /* a pipe, or -1: there is nothing to watch */
@@ -21,9 +21,9 @@ static struct connection {
 
 static struct nb_coll_comm comm;
 static struct nb_peer peers[NODES], *neighbors[NODES];
-static uint8_t mem[NODES][SLOTS], held[NODES][SLOTS];
-static void *req[NODES][SLOTS];
-static size_t len[NODES][SLOTS];
+static uint8_t mem[NODES][BUFFERS], held[NODES][BUFFERS];
+static void *req[NODES][BUFFERS];
+static size_t len[NODES][BUFFERS];
 
 static int net_irecv(void *conn, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
                      void **out)
@@ -74,8 +74,8 @@ static void setup(void)
             static struct connection none = {.fd = {-1, -1}};
             peers[r].rx[c].conn = c == 0 ? &connections[r] : &none;
         }
-        peers[r].rx[0].slot = 1;
-        peers[r].rx[0].slots = peers[r].rx[0].window = SLOTS;
+        peers[r].rx[0].buffer_bytes = 1;
+        peers[r].rx[0].buffers = peers[r].rx[0].window = BUFFERS;
         peers[r].rx[0].mem = mem[r];
         peers[r].rx[0].held = held[r];
         peers[r].rx[0].req = req[r];
@@ -147,17 +147,17 @@ START_TEST(a_full_ring_is_asked_later)
 
     nb_arrivals_open(&comm);
     round_of();
-    for (int i = 0; i < SLOTS; i++)
+    for (int i = 0; i < BUFFERS; i++)
         arrive(1);
     round_of();
-    ck_assert_uint_eq(peers[1].rx[0].arrived, SLOTS);
+    ck_assert_uint_eq(peers[1].rx[0].arrived, BUFFERS);
     arrive(1);
     asked = round_of();
     ck_assert_uint_eq(asked[1], 0); /* nothing is posted */
     nb_rx_take(&peers[1].rx[0]);
     round_of(); /* posts */
     round_of();
-    ck_assert_uint_eq(peers[1].rx[0].arrived, SLOTS + 1);
+    ck_assert_uint_eq(peers[1].rx[0].arrived, BUFFERS + 1);
 }
 END_TEST
 

@@ -3,7 +3,7 @@
  * What the nodes of a group say when one of them fails. Eight nodes in one process and one thread, on a grid
  * of two rows, connected in memory, with a virtual clock (cluster.h). Each does as NCCL does: when a call
  * tells of an error it closes the communicator. Every node that lives has to name the culprit and to say what
- * its first witness saw.
+ * its first proof saw.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -100,8 +100,8 @@ static ssize_t stuck_poll(struct nb_device *dev, struct nb_work *work)
     return -EINPROGRESS;
 }
 
-/* What begins in `bytes` bytes at `from`, on the host's device of node `i`, which does everything else at once; but
- * for `but_bytes` at `but`. */
+/* What begins in `bytes` bytes at `from`, on the host's device of node `i`, which does everything else at
+ * once; but for `but_bytes` at `but`. */
 static void get_stuck(int i, const void *from, size_t bytes, const void *but, size_t but_bytes)
 {
     stuck.sound = node[i].comm->device->ops;
@@ -345,8 +345,8 @@ START_TEST(closes_unheard)
 }
 END_TEST
 
-/* A node's device gets stuck when it has given what the one that closes needs. The others wait for it, and take no
- * more of what that one has for them; it says for whom they wait. */
+/* A node's device gets stuck when it has given what the one that closes needs. The others wait for it, and
+ * take no more of what that one has for them; it says for whom they wait. */
 START_TEST(closes_behind_a_stuck_device)
 {
     const size_t block = sizeof(sum[0]);
@@ -362,7 +362,8 @@ START_TEST(closes_behind_a_stuck_device)
 }
 END_TEST
 
-/* A connection passes nothing: its two ends are named, for which the one that closes cannot know anything else. */
+/* A connection passes nothing: its two ends are named, for which the one that closes cannot know anything
+ * else. */
 START_TEST(closes_behind_a_stalled_connection)
 {
     const int from = 5, to = 2, leaving = 4;
@@ -377,7 +378,7 @@ START_TEST(closes_behind_a_stalled_connection)
 }
 END_TEST
 
-/* A node has said goodbye, and what it said before is still on its way, when it falls silent: it is waited
+/* A node has sent FIN, and what it said before is still on its way, when it falls silent: it is waited
  * for no longer than any other. */
 START_TEST(leaves_and_falls_silent)
 {
@@ -386,7 +387,7 @@ START_TEST(leaves_and_falls_silent)
 
     loopback_hold(node[leaving].comm->peer[waiting].tx[NB_CLASS_CONTRIB].conn, 1);
     scatter_and_leave(leaving, 2048);
-    while (!node[waiting].comm->peer[leaving].life.bye)
+    while (!node[waiting].comm->peer[leaving].life.fin)
         turn();
     node[leaving].asleep = true;
     began = node[waiting].now;
@@ -398,14 +399,14 @@ START_TEST(leaves_and_falls_silent)
 }
 END_TEST
 
-/* A node has said goodbye, and all that it said before has arrived, when it loses power: the end of its connections
- * never shows. Who begins an operation that it will not take part in does not wait for it. */
+/* A node has sent FIN, and all that it said before has arrived, when it loses power: the end of its
+ * connections never shows. Who begins an operation that it will not take part in does not wait for it. */
 START_TEST(leaves_without_an_end)
 {
     const int waiting = 5, leaving = 4;
 
     scatter_and_leave(leaving, 2048);
-    while (nccl[waiting].req || !node[waiting].comm->peer[leaving].life.bye_acked)
+    while (nccl[waiting].req || !node[waiting].comm->peer[leaving].life.fin_acked)
         turn();
     ck_assert(!nccl[leaving].closed && !node[waiting].comm->peer[leaving].gone);
     node[leaving].asleep = true;
@@ -461,9 +462,10 @@ static void begin_close(int i)
     nccl[i].closing = true;
 }
 
-/* A node loses power when it has said goodbye, which all have heard, but before the end of its connections shows.
- * The others do not fail, and wait for its confirmation of their own goodbyes no longer than they wait to close. They name it, and
- * none of those that have confirmed, though heartbeats for these may be on their way just then. */
+/* A node loses power when it has sent FIN, which all have heard, but before the end of its connections shows.
+ * The others do not fail, and wait for its confirmation of their own FINs no longer than they wait to close.
+ * They name it, and none of those that have confirmed, though heartbeats for these may be on their way just
+ * then. */
 START_TEST(closes_without_a_confirmation)
 {
     const int silent = 4;
@@ -477,7 +479,7 @@ START_TEST(closes_without_a_confirmation)
     scatter_and_leave(silent, 2048);
     for (int i = 0; i < NODES; i++)
         while (i != silent && (nccl[i].req || (node[i].comm->peer[silent].linked &&
-                                               !node[i].comm->peer[silent].life.bye_acked)))
+                                               !node[i].comm->peer[silent].life.fin_acked)))
             turn();
     ck_assert(!nccl[silent].closed);
     node[silent].asleep = true;
@@ -537,8 +539,8 @@ START_TEST(closes_far_away)
 }
 END_TEST
 
-/* A node that is alive does not take what the others have taken already, since its device is stuck; so one that it is
- * not connected with is not confirmed, and closes. */
+/* A node that is alive does not take what the others have taken already, since its device is stuck; so one
+ * that it is not connected with is not confirmed, and closes. */
 START_TEST(closes_far_from_a_stuck_device)
 {
     const int culprit = _i, closing = far_from(culprit);

@@ -39,7 +39,7 @@ static void setup(void)
         for (int c = 0; c < NB_CLASS_COUNT; c++) {
             peers[r].tx[c].cls = (enum nb_class)c;
             peers[r].tx[c].item = items[r][c];
-            peers[r].tx[c].slots = 1;
+            peers[r].tx[c].buffers = 1;
         }
     t = 1000 * MS;
 }

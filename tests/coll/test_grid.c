@@ -101,8 +101,8 @@ END_TEST
 
 /* ---- control messages: node 1 of a grid of 2 x 2, connected with 0 (its row) and 3 (its column) -------- */
 
-#define SLOTS 8u
-#define SLOT (NB_CTL_BYTES + NB_CTL_DATA_BYTES)
+#define BUFFERS 8u
+#define BUFFER_BYTES (NB_CTL_BYTES + NB_CTL_DATA_BYTES)
 
 static int net_isend(void *conn, const void *data, size_t size, int tag, void *mhandle, void **req)
 {
@@ -143,14 +143,14 @@ static void setup(void)
         p->linked = 1;
         p->flow->raw.most = NB_GRID_MOST;
         p->flow->raw.ask = calloc(p->flow->raw.most, sizeof(*p->flow->raw.ask));
-        p->flow->raw.answer.buf = malloc(SLOT);
-        rx->slot = tx->slot = SLOT;
-        rx->slots = tx->slots = SLOTS;
-        rx->mem = malloc((size_t)SLOT * SLOTS);
-        tx->mem = malloc((size_t)SLOT * SLOTS);
-        rx->len = calloc(SLOTS, sizeof(*rx->len));
-        rx->held = calloc(SLOTS, sizeof(*rx->held));
-        tx->item = calloc(SLOTS, sizeof(*tx->item));
+        p->flow->raw.answer.buf = malloc(BUFFER_BYTES);
+        rx->buffer_bytes = tx->buffer_bytes = BUFFER_BYTES;
+        rx->buffers = tx->buffers = BUFFERS;
+        rx->mem = malloc((size_t)BUFFER_BYTES * BUFFERS);
+        tx->mem = malloc((size_t)BUFFER_BYTES * BUFFERS);
+        rx->len = calloc(BUFFERS, sizeof(*rx->len));
+        rx->held = calloc(BUFFERS, sizeof(*rx->held));
+        tx->item = calloc(BUFFERS, sizeof(*tx->item));
     }
 }
 
@@ -178,11 +178,11 @@ static void teardown(void)
 static int message(int via, const struct nb_ctl *ctl)
 {
     struct nb_rx *rx = &comm->peer[via].rx[NB_CLASS_CONTROL];
-    uint8_t *slot = rx->mem + (rx->arrived % SLOTS) * SLOT;
+    uint8_t *slot = rx->mem + (rx->arrived % BUFFERS) * BUFFER_BYTES;
 
     nb_ctl_pack(ctl, slot);
     memset(slot + NB_CTL_BYTES, 0x5a, NB_CTL_DATA_BYTES);
-    rx->len[rx->arrived % SLOTS] = NB_CTL_BYTES + (ctl->kind == NB_CTL_DATA ? ctl->c : 0);
+    rx->len[rx->arrived % BUFFERS] = NB_CTL_BYTES + (ctl->kind == NB_CTL_DATA ? ctl->c : 0);
     rx->arrived++;
     return nb_control_read(comm, &comm->peer[via]);
 }
@@ -203,7 +203,7 @@ static int comes(int via, enum nb_ctl_kind kind, int from, int to, uint64_t a, u
 static struct nb_ctl left_for(int to, unsigned n)
 {
     struct nb_tx *tx = &comm->peer[to].tx[NB_CLASS_CONTROL];
-    const struct nb_tx_item *item = &tx->item[(tx->queued - 1) % SLOTS];
+    const struct nb_tx_item *item = &tx->item[(tx->queued - 1) % BUFFERS];
     struct nb_ctl ctl = {0};
     const char *why = "";
 
@@ -311,7 +311,7 @@ START_TEST(goodbye_when_the_row_is_done)
     ck_assert_int_eq(confirms(0, 5, 2, 0), 1);
     nb_comm_progress(comm, 1);
     ck_assert_int_eq(comm->drained, 1);
-    ck_assert_int_eq(left_for(0, 1).kind, NB_CTL_BYE);
+    ck_assert_int_eq(left_for(0, 1).kind, NB_CTL_FIN);
     nb_refs_destroy(comm->refs);
 }
 END_TEST
@@ -381,7 +381,7 @@ START_TEST(wrong_ways)
         {3, NB_CTL_RAW, 3, 0},   /* goes along row 1 first */
         {0, NB_CTL_DATA, 0, 3},  /* goes along column 0 first */
         {0, NB_CTL_ABORT, 2, 1}, /* is not passed on */
-        {0, NB_CTL_BYE, 0, 3},     {3, NB_CTL_ALIVE, 0, 1},   {0, NB_CTL_RAW, 2, 1}, /* came the wrong way */
+        {0, NB_CTL_FIN, 0, 3},     {3, NB_CTL_ALIVE, 0, 1},   {0, NB_CTL_RAW, 2, 1}, /* came the wrong way */
         {0, NB_CTL_RAW, 0, 4},     {0, NB_CTL_CONFIRM, 9, 1}, {0, NB_CTL_CONFIRM, 1, 1},
         {0, NB_CTL_CONFIRM, 0, 3}, /* goes no further */
         {3, NB_CTL_COLUMN, 3, 1},  /* is for those of a row */
@@ -417,13 +417,14 @@ static int beats(int via, enum nb_chain_kind kind, int end, unsigned steps)
     return message(via, &ctl);
 }
 
-/* Node 1 has taken over an all-gather, and waits for what node 0 says of it: what follows from its heartbeat. */
+/* Node 1 has taken over an all-gather, and waits for what node 0 says of it: what follows from its
+ * heartbeat. */
 START_TEST(whom_a_node_waits_for)
 {
     static const struct {
         struct nb_chain told, found;
     } cases[] = {
-        {{NB_CHAIN_UNTOLD, 0, 0, NULL}, {NB_CHAIN_LOST, -1, 0, NULL}},
+        {{NB_CHAIN_UNKNOWN, 0, 0, NULL}, {NB_CHAIN_LOST, -1, 0, NULL}},
         {{NB_CHAIN_LOST, 0, 0, NULL}, {NB_CHAIN_LOST, -1, 0, NULL}},
         {{NB_CHAIN_NONE, 0, 0, NULL}, {NB_CHAIN_END, 0, 1, NULL}},
         {{NB_CHAIN_END, 2, 1, NULL}, {NB_CHAIN_END, 2, 2, NULL}},

@@ -191,7 +191,7 @@ START_TEST(labels_tell_apart)
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
 
-    for (int why = NB_CODED + 1; why < NB_REASON_COUNT; why++)
+    for (int why = NB_CODED + 1; why < NB_RAW_REASON_COUNT; why++)
         f->reasons[NB_FUNC_ALL_REDUCE][why] = 1;
     f->signature[0].type = ncclInt64;
     f->signature[1] = f->signature[0];

@@ -57,7 +57,7 @@ static unsigned slots_held(void)
     const struct nb_rx *rx = &slow_first[1]->peer[0].rx[NB_CLASS_CONTROL];
     unsigned n = 0;
 
-    for (unsigned i = 0; i < rx->slots; i++)
+    for (unsigned i = 0; i < rx->buffers; i++)
         n += rx->held[i];
     return n;
 }

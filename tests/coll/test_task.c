@@ -299,7 +299,7 @@ END_TEST
 START_TEST(order_of_messages)
 {
     struct nb_tx_item item[4] = {{0}};
-    struct nb_tx tx = {.mem = a, .slot = 25, .slots = 4, .item = item};
+    struct nb_tx tx = {.mem = a, .buffer_bytes = 25, .buffers = 4, .item = item};
     struct nb_shared unit = {.buf = b, .left = 2};
     struct nb_peer peer = {.rank = 1};
     uint64_t first = nb_tx_reserve(&tx, NULL), second = nb_tx_reserve(&tx, NULL);
@@ -323,13 +323,13 @@ END_TEST
 /* Any ncclNet transport takes so many sends at a time; one more is an error to some of them. */
 START_TEST(sends_under_way)
 {
-    enum { SLOTS = NCCL_NET_MAX_REQUESTS + 8 };
-    static struct nb_tx_item item[SLOTS];
-    struct nb_tx tx = {.mem = a, .slot = 1, .slots = SLOTS, .item = item};
+    enum { BUFFERS = NCCL_NET_MAX_REQUESTS + 8 };
+    static struct nb_tx_item item[BUFFERS];
+    struct nb_tx tx = {.mem = a, .buffer_bytes = 1, .buffers = BUFFERS, .item = item};
     struct nb_peer peer = {.rank = 1};
 
     memset(item, 0, sizeof(item));
-    for (int i = 0; i < SLOTS; i++)
+    for (int i = 0; i < BUFFERS; i++)
         nb_tx_ready(&tx, nb_tx_reserve(&tx, NULL), 1);
     nb_tx_progress(comm, &peer, &tx);
     nb_tx_progress(comm, &peer, &tx);
@@ -337,8 +337,8 @@ START_TEST(sends_under_way)
     net.test = net_test_done;
     nb_tx_progress(comm, &peer, &tx);
     nb_tx_progress(comm, &peer, &tx);
-    ck_assert_uint_eq(nsent, SLOTS);
-    ck_assert_uint_eq(tx.done, SLOTS);
+    ck_assert_uint_eq(nsent, BUFFERS);
+    ck_assert_uint_eq(tx.done, BUFFERS);
 }
 END_TEST
 
@@ -346,7 +346,7 @@ END_TEST
 START_TEST(message_to_nobody)
 {
     struct nb_tx_item item[2] = {{0}};
-    struct nb_tx tx = {.mem = a, .slot = 25, .slots = 2, .item = item};
+    struct nb_tx tx = {.mem = a, .buffer_bytes = 25, .buffers = 2, .item = item};
     uint64_t number = nb_tx_reserve(&tx, NULL);
 
     tx.closed = 1;
@@ -363,8 +363,8 @@ START_TEST(slots_of_arrivals)
     size_t len[2] = {0};
     uint8_t held[2] = {0};
     struct nb_rx rx = {.mem = a,
-                       .slot = 50,
-                       .slots = 2,
+                       .buffer_bytes = 50,
+                       .buffers = 2,
                        .window = 2,
                        .req = req,
                        .len = len,

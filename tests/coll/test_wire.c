@@ -34,7 +34,7 @@ static struct nb_msg sample(int with_reference)
         m.type = with_reference == 2 ? (uint8_t)ncclBfloat16 : NB_ULP_16;
         m.flags = NB_MSG_KEEP;
         m.coded = 77;
-        m.slot = 5;
+        m.ref_number = 5;
         m.version = 9;
         m.ref_hash = UINT64_C(0xfeedfacecafebeef);
         m.new_hash = 3;
@@ -55,7 +55,7 @@ static void same(const struct nb_msg *a, const struct nb_msg *b)
     ck_assert_uint_eq(a->bytes, b->bytes);
     ck_assert_uint_eq(a->coded, b->coded);
     ck_assert_uint_eq(a->check, b->check);
-    ck_assert_uint_eq(a->slot, b->slot);
+    ck_assert_uint_eq(a->ref_number, b->ref_number);
     ck_assert_uint_eq(a->version, b->version);
     ck_assert_uint_eq(a->ref_hash, b->ref_hash);
     ck_assert_uint_eq(a->new_hash, b->new_hash);
@@ -193,7 +193,7 @@ START_TEST(hello_and_vote)
                          .cls = 1,
                          .rank = 6,
                          .nnodes = 7,
-                         .group_token = 99,
+                         .token_share = 99,
                          .comm_id = 12345678901234u,
                          .settings = 42,
                          .version = "1.2.3",

@@ -18,7 +18,7 @@ ssize_t device_call_perform(const struct device_call *c)
     case PICK:
         return h->ops->pick(h, NULL, c->width, c->src, c->block, c->picks, c->first, c->n / c->width, c->out);
     case COMPARE: return h->ops->compare(h, NULL, c->src, c->own, c->n, c->compared);
-    case NEARNESS: return h->ops->nearness(h, NULL, c->src, c->own, c->n, c->samples, c->near);
+    case NEARNESS: return h->ops->similarity(h, NULL, c->src, c->own, c->n, c->samples, c->near);
     case SAMPLE: return h->ops->sample(h, NULL, c->dtype, c->src, c->n, c->samples, c->sample);
     case SUMS: return h->ops->sums(h, NULL, c->dtype, c->src, c->n, c->samples, c->sample);
     }
@@ -90,8 +90,8 @@ int device_call_compare(struct nb_device *dev, struct nb_work *work, const void 
         &(struct device_call){.kind = COMPARE, .src = cur, .own = ref, .n = bytes, .compared = out});
 }
 
-int device_call_nearness(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
-                         size_t bytes, unsigned samples, struct nb_nearness *out)
+int device_call_similarity(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
+                           size_t bytes, unsigned samples, struct nb_similarity *out)
 {
     return (int)ask(dev, work,
                     &(struct device_call){

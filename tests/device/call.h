@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A call of a device's table as data, for devices of tests that do their work later: functions of the table that put their
- * arguments into it and ask, and one that has the host do what it says.
+ * A call of a device's table as data, for devices of tests that do their work later: functions of the table
+ * that put their arguments into it and ask, and one that has the host do what it says.
  */
 #ifndef NIBBLE_TESTS_DEVICE_CALL_H
 #define NIBBLE_TESTS_DEVICE_CALL_H
@@ -44,14 +44,15 @@ struct device_call {
     /* Questions: of `src`, against `own`; SAMPLE and SUMS count n in values of `dtype`. */
     unsigned samples; /* or groups */
     struct nb_compared *compared;
-    struct nb_nearness *near;
+    struct nb_similarity *near;
     float *sample;
 };
 
 /* A device that is asked: what the functions below get as their device. */
 struct asked_device {
     struct nb_device device; /* first */
-    /* Do it now, and return the result, or later: as the functions of a device's table. `what` is the caller's. */
+    /* Do it now, and return the result, or later: as the functions of a device's table. `what` is the
+     * caller's. */
     ssize_t (*ask)(struct asked_device *dev, struct nb_work *work, const struct device_call *what);
 };
 
@@ -71,8 +72,8 @@ int device_call_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDa
                              void *dst);
 int device_call_compare(struct nb_device *dev, struct nb_work *work, const void *cur, const void *ref,
                         size_t bytes, struct nb_compared *out);
-int device_call_nearness(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
-                         size_t bytes, unsigned samples, struct nb_nearness *out);
+int device_call_similarity(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
+                           size_t bytes, unsigned samples, struct nb_similarity *out);
 int device_call_sample(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
                        size_t n, unsigned samples, float *out);
 int device_call_sums(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,

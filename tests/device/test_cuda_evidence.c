@@ -10,10 +10,10 @@
 /* The CUDA device's answer, which it gives at once or later, is the host's. */
 static double likeness(struct nb_device *dev, const void *a, const void *b, size_t bytes, unsigned samples)
 {
-    struct nb_nearness near = {.near16 = 99};
+    struct nb_similarity near = {.near16 = 99};
     struct nb_work w;
 
-    CHECK(finish(dev, &w, dev->ops->nearness(dev, &w, a, b, bytes, samples, &near)) == 0);
+    CHECK(finish(dev, &w, dev->ops->similarity(dev, &w, a, b, bytes, samples, &near)) == 0);
     return nb_likeness_of(&near);
 }
 
@@ -188,8 +188,9 @@ static void test_odd_evidence(void)
     CHECK(fake_alive() == 0);
 }
 
-/* A block that comes in pieces, all of them in flight at once and taken back in any order, is picked from as nb_pick does.
- * Nobody waits: with a kernel beside NCCL's alone, and none launched, the answer is that it will come. */
+/* A block that comes in pieces, all of them in flight at once and taken back in any order, is picked from as
+ * nb_pick does. Nobody waits: with a kernel beside NCCL's alone, and none launched, the answer is that it
+ * will come. */
 static void test_picks(int emulate, int resident)
 {
     static const size_t widths[] = {1, 2, 4};

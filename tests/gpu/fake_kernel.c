@@ -125,7 +125,7 @@ static int64_t work(const struct nb_gpu_desc *d, struct nb_gpu_result *res)
         res->value = lossy.lossy;
         return ret;
     case NB_GPU_LIKENESS: {
-        const struct nb_nearness near = nb_host_nearness(at(d->src), at(d->ref), d->n, d->nsources);
+        const struct nb_similarity near = nb_host_similarity(at(d->src), at(d->ref), d->n, d->nsources);
         res->value = near.near16 << 32 | near.near8;
         res->escapes = near.far16;
         return 0;

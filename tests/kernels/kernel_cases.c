@@ -170,8 +170,8 @@ unsigned cases_encode(unsigned rounds, unsigned seed)
     return compared;
 }
 
-/* Tiles inside of a span, whole and aligned, most of which are not measured: the way of nearly all tiles of a large vector, with every
- * kind of data, since what is unusual leaves it. */
+/* Tiles inside of a span, whole and aligned, most of which are not measured: the way of nearly all tiles of a
+ * large vector, with every kind of data, since what is unusual leaves it. */
 unsigned cases_inside(unsigned rounds, unsigned seed)
 {
     static const uint32_t everies[] = {17, 3, 1};
@@ -202,8 +202,8 @@ unsigned cases_inside(unsigned rounds, unsigned seed)
     return compared;
 }
 
-/* Values that get smaller by about as much as makes the bound act, so that its estimate is sure in some tiles, and is not in others
- * where it does not act; of which only some are measured. */
+/* Values that get smaller by about as much as makes the bound act, so that its estimate is sure in some
+ * tiles, and is not in others where it does not act; of which only some are measured. */
 unsigned cases_bound(unsigned seed)
 {
     static const uint32_t everies[] = {3, 2, 17, 1, 16};
@@ -397,7 +397,7 @@ unsigned cases_bytes(unsigned rounds, unsigned seed)
                 differs("what lies beside a copy");
         same_number("hash", (int64_t)result[1].value, (int64_t)nb_hash64(a, bytes, key));
         same_number("comparison", result[2].value != 0, memcmp(a, b, bytes) != 0);
-        const struct nb_nearness near = nb_host_nearness(a, b, bytes, samples);
+        const struct nb_similarity near = nb_host_similarity(a, b, bytes, samples);
         same_number("likeness", (int64_t)result[3].value, (int64_t)(near.near16 << 32 | near.near8));
         same_number("lesser likeness", (int64_t)result[3].escapes, (int64_t)near.far16);
         enum nb_dtype type = (enum nb_dtype)rng_below(&r, NB_DTYPE_COUNT);

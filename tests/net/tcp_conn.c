@@ -320,7 +320,7 @@ START_TEST(wire_formats)
     BAD(size, NB_TCP_MAX_MESSAGE + 1);
     BAD(kind, 0);
     BAD(kind, 4);
-    BAD(kind, NB_TCP_BYE);
+    BAD(kind, NB_TCP_FIN);
     nb_tcp_hello_put(b, &h);
     ck_assert_int_eq(nb_tcp_hello_get(b, &k), 0);
     ck_assert(k.stream == 3 && k.streams == 4);

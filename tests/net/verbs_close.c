@@ -310,7 +310,7 @@ START_TEST(descriptors)
         ck_assert_int_eq(poll(fds, 3, 60000), 1);
     ck_assert_int_eq(wait_req(s, NULL, 0), 0);
     ck_assert_int_eq(wait_req(r, NULL, 100), 0);
-    /* The peer's goodbye and the adapter's events wake, too. */
+    /* The peer's FIN and the adapter's events wake, too. */
     r = post_recv(p.recv, dst, SIZE, 0);
     ck_assert_int_eq(net->ops->poll_fds(p.recv, 0, fds, 3), 3);
     ck_assert_int_eq(poll(fds, 3, 50), 0);

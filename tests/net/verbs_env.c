@@ -143,10 +143,10 @@ START_TEST(inline_clears)
     connect_once("NCCL_IB_USE_INLINE=1", -1);
     ck_assert_uint_eq(fake_log(FAKE_CREATE_QP, -1, SENDER)->cap.max_inline_data +
                           fake_log(FAKE_CREATE_QP, -1, RECEIVER)->cap.max_inline_data,
-                      NB_VERBS_SLOT_USED(NB_NET_MAX_RECVS));
+                      NB_VERBS_GRANT_USED(NB_NET_MAX_RECVS));
     e = fake_log(FAKE_POST, -1, 0);
     ck_assert_ptr_nonnull(e);
-    ck_assert_uint_eq(e->bytes, NB_VERBS_SLOT_USED(1));
+    ck_assert_uint_eq(e->bytes, NB_VERBS_GRANT_USED(1));
     ck_assert(e->flags & IBV_SEND_INLINE);
     fake_reset();
     connect_once("NCCL_IB_USE_INLINE=0", -1);
@@ -375,7 +375,7 @@ START_TEST(flush)
         size = 0;
         ck_assert_int_eq(net->ops->iflush(p.recv, 1, &data, &size, &gpu, &req), 0);
         ck_assert_ptr_null(req);
-        /* More at once than the queue holds, and after the peer's goodbye. */
+        /* More at once than the queue holds, and after the peer's FIN. */
         size = SIZE;
         pair_close(&(struct pair){.send = p.send});
         p.send = NULL;

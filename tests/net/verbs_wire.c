@@ -82,14 +82,14 @@ END_TEST
 
 START_TEST(control)
 {
-    struct nb_verbs_control a = {.kind = NB_VERBS_BYE, .count = 0x8877665544332211}, b;
+    struct nb_verbs_control a = {.kind = NB_VERBS_FIN, .count = 0x8877665544332211}, b;
     uint8_t bytes[NB_VERBS_CONTROL_BYTES];
 
     nb_verbs_control_put(bytes, &a);
     ck_assert_int_eq(nb_verbs_control_get(bytes, &b), 0);
-    ck_assert_int_eq(b.kind, NB_VERBS_BYE);
+    ck_assert_int_eq(b.kind, NB_VERBS_FIN);
     ck_assert_uint_eq(b.count, a.count);
-    bytes[8] = 1; /* a goodbye with an error */
+    bytes[8] = 1; /* a FIN with an error */
     ck_assert_int_eq(nb_verbs_control_get(bytes, &b), -EPROTO);
     a = (struct nb_verbs_control){.kind = NB_VERBS_ERROR, .error = EIO};
     memset(a.reason, 'x', sizeof(a.reason) - 1);
@@ -105,9 +105,9 @@ START_TEST(control)
 }
 END_TEST
 
-START_TEST(slots)
+START_TEST(grants)
 {
-    uint8_t slot[NB_VERBS_SLOT_BYTES];
+    uint8_t grant[NB_VERBS_GRANT_BYTES];
 
     for (int n = 1; n <= NB_NET_MAX_RECVS; n++) {
         struct nb_verbs_cts a = {.seq = 0xfedcba98, .n = n}, b;
@@ -118,31 +118,34 @@ START_TEST(slots)
             a.entry[i].rkey = 0x80000000u + (unsigned)i;
             a.entry[i].tag = -i;
         }
-        nb_verbs_cts_put(slot, &a);
-        ck_assert_int_eq(nb_verbs_cts_get(slot, &b), 0);
+        nb_verbs_cts_put(grant, &a);
+        ck_assert_int_eq(nb_verbs_cts_get(grant, &b), 0);
         ck_assert_uint_eq(b.seq, a.seq);
         ck_assert_int_eq(b.n, n);
         ck_assert_mem_eq(b.entry, a.entry, (size_t)n * sizeof(a.entry[0]));
     }
-    slot[4] = 0;
-    ck_assert_int_eq(nb_verbs_cts_get(slot, &(struct nb_verbs_cts){0}), -EPROTO);
-    slot[4] = 9;
-    ck_assert_int_eq(nb_verbs_cts_get(slot, &(struct nb_verbs_cts){0}), -EPROTO);
-    slot[4] = 1;
-    slot[7] = 0x80;
-    ck_assert_int_eq(nb_verbs_cts_get(slot, &(struct nb_verbs_cts){0}), -EPROTO);
+    grant[4] = 0;
+    ck_assert_int_eq(nb_verbs_cts_get(grant, &(struct nb_verbs_cts){0}), -EPROTO);
+    grant[4] = 9;
+    ck_assert_int_eq(nb_verbs_cts_get(grant, &(struct nb_verbs_cts){0}), -EPROTO);
+    grant[4] = 1;
+    grant[7] = 0x80;
+    ck_assert_int_eq(nb_verbs_cts_get(grant, &(struct nb_verbs_cts){0}), -EPROTO);
 }
 END_TEST
 
 START_TEST(immediates)
 {
-    for (unsigned slot = 0; slot < NB_VERBS_SLOTS; slot += 5) {
+    for (unsigned grant = 0; grant < NB_VERBS_GRANTS; grant += 5) {
         for (unsigned pieces = 1; pieces <= NB_VERBS_MAX_QPS; pieces += 3) {
-            struct nb_verbs_imm a = {
-                .slot = slot, .entry = slot % 8, .pieces = pieces, .in_table = slot & 1, .seq = slot * 977};
+            struct nb_verbs_imm a = {.grant = grant,
+                                     .entry = grant % 8,
+                                     .pieces = pieces,
+                                     .in_table = grant & 1,
+                                     .seq = grant * 977};
             struct nb_verbs_imm b = nb_verbs_imm_get(nb_verbs_imm_put(&a));
 
-            ck_assert_uint_eq(b.slot, a.slot);
+            ck_assert_uint_eq(b.grant, a.grant);
             ck_assert_uint_eq(b.entry, a.entry);
             ck_assert_uint_eq(b.pieces, a.pieces);
             ck_assert_int_eq(b.in_table, a.in_table);
@@ -190,7 +193,7 @@ int main(void)
 {
     const struct net_test tests[] = {
         {"wire", meta, 1},       {"wire", meta_field, (int)(sizeof(bad_meta) / sizeof(bad_meta[0]))},
-        {"wire", control, 1},    {"wire", slots, 1},
+        {"wire", control, 1},    {"wire", grants, 1},
         {"wire", immediates, 1}, {"wire", random_bytes, 1},
     };
 

@@ -38,7 +38,7 @@ static struct cost play(enum framework f, unsigned variants, unsigned layers)
         if (e->call.func == NB_FUNC_ALL_GATHER)
             nb_identity_gather(id, number, e->unit, e->changed);
         else
-            slots += (uint64_t)(nb_identity_reduce(id, number, &profile, 0).slot >= 0);
+            slots += (uint64_t)(nb_identity_reduce(id, number, &profile, 0).tracked >= 0);
     }
     identity = nb_now_ns() - start;
     start = nb_now_ns();

@@ -84,26 +84,26 @@ struct outcome replay(const struct trace *trace, const struct replay *how)
             how->tamper(&d, e, how->tamper_arg);
         late = e->step >= WARMUP;
         if (e->content != C_GRADIENT) {
-            o.others += (uint64_t)(late && d.slot >= 0);
-            if (d.slot >= 0)
-                holder[d.slot] = -2; /* no gradient's */
+            o.others += (uint64_t)(late && d.tracked >= 0);
+            if (d.tracked >= 0)
+                holder[d.tracked] = -2; /* no gradient's */
             continue;
         }
         if (e->zeros != 0xff) { /* with zeros alone feedback changes nothing */
             o.gradients += (uint64_t)late;
             asked[e->step]++;
         }
-        if (d.slot < 0)
+        if (d.tracked < 0)
             continue;
         if (e->zeros != 0xff) {
             fed[e->step]++;
             o.fed += (uint64_t)late;
         }
-        if (!d.empty && holder[d.slot] != (int64_t)e->truth) {
+        if (!d.empty && holder[d.tracked] != (int64_t)e->truth) {
             o.misapplied += (uint64_t)late;
             o.early += (uint64_t)!late;
         }
-        holder[d.slot] = e->truth;
+        holder[d.tracked] = e->truth;
     }
     for (uint32_t s = 0, n = 0, a = 0, f = 0, start = 0; s < trace->steps && o.first < 0; s++) {
         if (!asked[s])

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Does a sum move the weights (policy/recognise/causal.c)? Power on shards that optimizers train, and no proof for what
- * is summed in the same places and moves nothing. Also the positions in which both are looked at.
+ * Does a sum move the weights (policy/recognise/causal.c)? Power on shards that optimizers train, and no
+ * proof for what is summed in the same places and moves nothing. Also the positions in which both are looked
+ * at.
  */
 #include <math.h>
 #include <stdio.h>
@@ -179,7 +180,7 @@ static struct outcome play(const struct job *job, uint64_t seed)
             struct nb_causal_state state = nb_causal_state(f, 1 + u);
             all += (unsigned)nb_causal_proved(f, 1 + u);
             if (nb_causal_proved(f, 1 + u) && job->slots)
-                o.wrong += state.unit != (int)u;
+                o.wrong += state.weight_block != (int)u;
         }
         if (all == UNITS && !o.proved_at)
             o.proved_at = step;
@@ -275,8 +276,9 @@ START_TEST(test_foreign)
 }
 END_TEST
 
-/* At rates so low that of 256 values some four change in a step. Each step says nothing by itself; all together prove
- * what moves the weights, where an optimizer does not average over many steps, and nothing else. */
+/* At rates so low that of 256 values some four change in a step. Each step says nothing by itself; all
+ * together prove what moves the weights, where an optimizer does not average over many steps, and nothing
+ * else. */
 START_TEST(test_few)
 {
     const struct job job = {.optimizer = (enum optimizer)(_i % OPT_COUNT),
@@ -301,8 +303,8 @@ START_TEST(test_few)
 }
 END_TEST
 
-/* A sum is compared with what changed first after it, however often that changes before the next sum: later changes are not
- * its consequence, and would count the same evidence again. */
+/* A sum is compared with what changed first after it, however often that changes before the next sum: later
+ * changes are not its consequence, and would count the same evidence again. */
 START_TEST(test_once)
 {
     struct nb_causal *f = nb_causal_create(SHARD);
@@ -325,8 +327,8 @@ START_TEST(test_once)
 }
 END_TEST
 
-/* What a sum does to the weights fades as gradients become noise, to a tenth of what it was. That ends no proof, and other
- * sums in its place do. */
+/* What a sum does to the weights fades as gradients become noise, to a tenth of what it was. That ends no
+ * proof, and other sums in its place do. */
 START_TEST(test_fading)
 {
     struct nb_causal *f = nb_causal_create(SHARD);
@@ -359,8 +361,8 @@ START_TEST(test_fading)
 }
 END_TEST
 
-/* With momentum weights go on against a gradient that has turned round. They have turned towards it all the same, which is
- * its own doing: what was certain stays so. */
+/* With momentum weights go on against a gradient that has turned round. They have turned towards it all the
+ * same, which is its own doing: what was certain stays so. */
 START_TEST(test_turned)
 {
     struct nb_causal *f = nb_causal_create(SHARD);
@@ -413,8 +415,8 @@ START_TEST(test_doubt)
                 shard_step(&s[u]); /* then they move no weights any more */
         }
         if (step == 59) {
-            ck_assert(nb_causal_proved(f, 1) && nb_causal_state(f, 1).unit == 0);
-            ck_assert(nb_causal_proved(f, 2) && nb_causal_state(f, 2).unit == 1);
+            ck_assert(nb_causal_proved(f, 1) && nb_causal_state(f, 1).weight_block == 0);
+            ck_assert(nb_causal_proved(f, 2) && nb_causal_state(f, 2).weight_block == 1);
         }
         if (swapped && !doubted && !nb_causal_proved(f, 1))
             doubted = step;
@@ -427,7 +429,7 @@ START_TEST(test_doubt)
     for (unsigned i = 0; i < 100; i++)
         sum(f, 1, s[0].sum);
     ck_assert(!nb_causal_proved(f, 1));
-    ck_assert_uint_eq(nb_causal_units(f), 2);
+    ck_assert_uint_eq(nb_causal_weight_blocks(f), 2);
     nb_causal_destroy(f);
     free(s);
 }
@@ -613,7 +615,7 @@ START_TEST(test_stale)
     }
     ck_assert(nb_causal_proved(f, 1) && nb_causal_certain(f, 1));
     for (unsigned i = 0; i < 5000; i++)
-        gather_any(f, 1000 + i % (NB_CAUSAL_UNITS - 1));
+        gather_any(f, 1000 + i % (NB_CAUSAL_WEIGHT_BLOCKS - 1));
     ck_assert(nb_causal_certain(f, 1)); /* the block may come back */
     shard_weights(&s[1], raw);
     nb_causal_gather(f, 2, raw);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose error, where the order of gathers predicts it (policy/identity/identity.h): what the weights certify, what
- * content says against it, and what content has to learn anew. */
+/* Whose error, where the order of gathers predicts it (policy/identity/identity.h): what the weights certify,
+ * what content says against it, and what content has to learn anew. */
 #include <stdlib.h>
 
 #include "policy/identity/identity.h"
@@ -55,19 +55,20 @@ START_TEST(test_certain)
                 continue;
             d = gradient(id, u, u, step);
             if (u + 1 == missing) /* predicted is the missing one */
-                ck_assert_msg(d.slot < 0 || d.slot == slot[u], "step %u: the slot of block %u", step,
+                ck_assert_msg(d.tracked < 0 || d.tracked == slot[u], "step %u: the slot of block %u", step,
                               missing);
             else if (step >= 30 && step < 45)
-                ck_assert_int_ge(d.slot, 0);
+                ck_assert_int_ge(d.tracked, 0);
             if (u == 3 && step < 45) {
                 ck_assert_int_eq(d.reason, NB_ID_CERTAIN);
                 ck_assert_int_eq(d.empty, step == 40);
             }
             if (step < 45)
-                slot[u] = d.slot;
-            for (unsigned k = 0; k < units && d.slot >= 0; k++)
-                ck_assert_msg(k == u || slot[k] != d.slot, "step %u: block %u has the slot of block %u, %s",
-                              step, u, k, nb_identity_reason_text(d.reason));
+                slot[u] = d.tracked;
+            for (unsigned k = 0; k < units && d.tracked >= 0; k++)
+                ck_assert_msg(k == u || slot[k] != d.tracked,
+                              "step %u: block %u has the slot of block %u, %s", step, u, k,
+                              nb_identity_reason_text(d.reason));
         }
     }
     nb_identity_destroy(id);
@@ -91,7 +92,7 @@ START_TEST(test_certain_alike)
             if ((step >= 30 && step < 45) || step >= 260)
                 ck_assert_int_eq(d.reason, NB_ID_CERTAIN);
             else if (step >= 47 && step < 200)
-                ck_assert_int_lt(d.slot, 0);
+                ck_assert_int_lt(d.tracked, 0);
         }
     }
     nb_identity_destroy(id);
@@ -111,11 +112,11 @@ START_TEST(test_new_looks)
         for (unsigned u = 3; u-- > 0;) {
             const struct nb_identity_decision d = gradient(id, u, step < 60 ? u : u + 100, step);
             if ((step >= 30 && step < 60) || step >= 105)
-                ck_assert_msg(d.slot >= 0, "step %u, block %u: %s", step, u,
+                ck_assert_msg(d.tracked >= 0, "step %u, block %u: %s", step, u,
                               nb_identity_reason_text(d.reason));
             if (step < 60)
-                slot[u] = d.slot;
-            ck_assert(d.slot < 0 || slot[u] < 0 || d.slot == slot[u]);
+                slot[u] = d.tracked;
+            ck_assert(d.tracked < 0 || slot[u] < 0 || d.tracked == slot[u]);
         }
     }
     nb_identity_destroy(id);

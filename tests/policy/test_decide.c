@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Coded or raw: each rule alone, the order of the rules, their stages, and the codec where none of them holds. */
+/* Coded or raw: each rule alone, the order of the rules, their stages, and the codec where none of them
+ * holds. */
 #include <string.h>
 
 #include "base/params.h"
@@ -25,8 +26,9 @@ static struct nb_facts coded(void)
                              .values = NB_MIN_CODED_VALUES};
 }
 
-/* Change the facts so that a rule holds. Of two rules that need the same fact otherwise, the first is the one that holds. */
-static void break_rule(struct nb_facts *f, enum nb_reason rule)
+/* Change the facts so that a rule holds. Of two rules that need the same fact otherwise, the first is the one
+ * that holds. */
+static void break_rule(struct nb_facts *f, enum nb_raw_reason rule)
 {
     switch (rule) {
     case NB_RAW_TYPE: f->type = ncclInt32; break;
@@ -44,18 +46,18 @@ static void break_rule(struct nb_facts *f, enum nb_reason rule)
     case NB_RAW_UNSURE: f->sure = false; break;
     case NB_RAW_SHORT: f->values = NB_MIN_CODED_VALUES - 1; break;
     case NB_CODED:
-    case NB_REASON_COUNT: ck_abort();
+    case NB_RAW_REASON_COUNT: ck_abort();
     }
 }
 
-static enum nb_stage stage_of(enum nb_reason rule)
+static enum nb_stage stage_of(enum nb_raw_reason rule)
 {
     return rule < NB_RAW_SWITCHED ? NB_STAGE_CALL : rule < NB_RAW_SHADOW ? NB_STAGE_VALUES : NB_STAGE_SEGMENT;
 }
 
 START_TEST(each_rule)
 {
-    const enum nb_reason rule = (enum nb_reason)_i;
+    const enum nb_raw_reason rule = (enum nb_raw_reason)_i;
     struct nb_facts f = coded();
     struct nb_verdict v = nb_decide(&f, NB_STAGE_SEGMENT);
 
@@ -73,9 +75,9 @@ END_TEST
 /* Of two rules that hold the first gives the reason. */
 START_TEST(order)
 {
-    const enum nb_reason first = (enum nb_reason)_i;
+    const enum nb_raw_reason first = (enum nb_raw_reason)_i;
 
-    for (enum nb_reason second = first + 1; second < NB_REASON_COUNT; second++) {
+    for (enum nb_raw_reason second = first + 1; second < NB_RAW_REASON_COUNT; second++) {
         struct nb_facts f = coded();
 
         if (first == NB_RAW_LINK && second == NB_RAW_SHADOW)
@@ -90,15 +92,17 @@ END_TEST
 
 START_TEST(names)
 {
-    for (int r = 0; r < NB_REASON_COUNT; r++) {
-        ck_assert(nb_reason_name((enum nb_reason)r)[0] && nb_reason_text((enum nb_reason)r)[0]);
+    for (int r = 0; r < NB_RAW_REASON_COUNT; r++) {
+        ck_assert(nb_reason_name((enum nb_raw_reason)r)[0] && nb_raw_reason_text((enum nb_raw_reason)r)[0]);
         for (int other = 0; other < r; other++) {
-            ck_assert_str_ne(nb_reason_name((enum nb_reason)r), nb_reason_name((enum nb_reason)other));
-            ck_assert_str_ne(nb_reason_text((enum nb_reason)r), nb_reason_text((enum nb_reason)other));
+            ck_assert_str_ne(nb_reason_name((enum nb_raw_reason)r),
+                             nb_reason_name((enum nb_raw_reason)other));
+            ck_assert_str_ne(nb_raw_reason_text((enum nb_raw_reason)r),
+                             nb_raw_reason_text((enum nb_raw_reason)other));
         }
     }
-    ck_assert_str_eq(nb_reason_name(NB_REASON_COUNT), "unknown");
-    ck_assert_str_eq(nb_reason_text(NB_REASON_COUNT), "unknown");
+    ck_assert_str_eq(nb_reason_name(NB_RAW_REASON_COUNT), "unknown");
+    ck_assert_str_eq(nb_raw_reason_text(NB_RAW_REASON_COUNT), "unknown");
 }
 END_TEST
 
@@ -172,6 +176,6 @@ START_TEST(codecs_of_gathers)
 }
 END_TEST
 
-SUITE_MAIN("policy/decide", LOOP(each_rule, NB_CODED + 1, NB_REASON_COUNT),
-           LOOP(order, NB_CODED + 1, NB_REASON_COUNT), TEST(names), TEST(codecs_of_sums),
+SUITE_MAIN("policy/decide", LOOP(each_rule, NB_CODED + 1, NB_RAW_REASON_COUNT),
+           LOOP(order, NB_CODED + 1, NB_RAW_REASON_COUNT), TEST(names), TEST(codecs_of_sums),
            TEST(codecs_of_gathers))

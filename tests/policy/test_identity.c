@@ -269,12 +269,12 @@ END_TEST
 /* In every other step the slot of the operation before: the error that a neighbour left. */
 static void neighbour(struct nb_identity_decision *d, const struct event *e, void *arg)
 {
-    int64_t *before = arg, own = d->slot;
+    int64_t *before = arg, own = d->tracked;
 
     if (own < 0)
         return;
     if (e->step % 2 && *before >= 0)
-        d->slot = *before;
+        d->tracked = *before;
     d->empty = 0;
     *before = own;
 }
@@ -379,16 +379,16 @@ START_TEST(test_buckets)
             c.send = c.recv = 0x1000 * (b + 1);
             d = reduce(id, &c, 0);
             ck_assert_int_eq(d.reason, NB_ID_ADDRESS);
-            ck_assert_int_ge(d.slot, 0);
-            ck_assert(slot[b] < 0 || slot[b] == d.slot);
+            ck_assert_int_ge(d.tracked, 0);
+            ck_assert(slot[b] < 0 || slot[b] == d.tracked);
             for (unsigned k = 0; k < 4; k++)
-                ck_assert(k == b || slot[k] != d.slot);
+                ck_assert(k == b || slot[k] != d.tracked);
             ck_assert_int_eq(d.empty, slot[b] < 0 || (b == 3 && step == 40));
-            slot[b] = d.slot;
+            slot[b] = d.tracked;
         }
     /* The same memory, by somebody else: no bucket, and not its slot. */
     c.bucket = 0;
-    ck_assert_int_eq(reduce(id, &c, 0).slot, -1);
+    ck_assert_int_eq(reduce(id, &c, 0).tracked, -1);
     nb_identity_destroy(id);
 }
 END_TEST
@@ -396,7 +396,7 @@ END_TEST
 START_TEST(test_geometry_and_age)
 {
     struct nb_identity *id = nb_identity_create(NULL);
-    struct nb_identity_decision d = {.slot = -1};
+    struct nb_identity_decision d = {.tracked = -1};
     int64_t slot;
 
     ck_assert_ptr_nonnull(id);
@@ -404,26 +404,26 @@ START_TEST(test_geometry_and_age)
         reduce(id, &bucket0, 1);
         d = reduce(id, &bucket1, 1);
     }
-    slot = d.slot;
+    slot = d.tracked;
     ck_assert_int_ge(slot, 0);
     ck_assert_int_eq(d.empty, 0);
     reduce(id, &bucket0, 1);
     d = reduce(id, &bucket1, 2); /* positions map otherwise */
-    ck_assert_int_eq(d.slot, slot);
+    ck_assert_int_eq(d.tracked, slot);
     ck_assert_int_eq(d.empty, 1);
     reduce(id, &bucket0, 1);
     d = reduce(id, &bucket1, 2);
     ck_assert_int_eq(d.empty, 0);
     nb_identity_forget(id, 7);
     d = reduce(id, &bucket1, 2);
-    ck_assert_int_eq(d.slot, -1);
+    ck_assert_int_eq(d.tracked, -1);
     nb_identity_destroy(id);
 }
 END_TEST
 
 START_TEST(test_limits)
 {
-    struct nb_identity_config config = {.signatures = 4, .slots = 2, .keys = 8, .calls = 16};
+    struct nb_identity_config config = {.signatures = 4, .buffers = 2, .keys = 8, .calls = 16};
     struct nb_identity *id = nb_identity_create(&config);
     struct nb_identity_stats stats;
     float bad[NB_PROFILE_GROUPS];
@@ -451,14 +451,14 @@ START_TEST(test_limits)
         c.count += i % 7 * 5000;
         c.send = c.recv = 0x1000 * (i % 7 + 1);
         d = nb_identity_reduce(id, nb_identity_call(id, &c), &profile, 0);
-        ck_assert_int_lt(d.slot, 2);
+        ck_assert_int_lt(d.tracked, 2);
         nb_identity_gather(id,
                            nb_identity_call(id, &(struct nb_identity_call){1, NB_FUNC_ALL_GATHER, ncclFloat32,
                                                                            4096, i, i, 1, 0}),
                            (int64_t)i, (int)(i % 2));
     }
     nb_identity_get_stats(id, &stats);
-    ck_assert_uint_le(stats.slots, 2);
+    ck_assert_uint_le(stats.buffers, 2);
     for (int r = 0; r < NB_ID_REASON_COUNT; r++)
         ck_assert_str_ne(nb_identity_reason_text((enum nb_identity_reason)r), "unknown");
     nb_identity_destroy(id);

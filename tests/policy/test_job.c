@@ -68,7 +68,7 @@ static int64_t last_slot(int announced, int known)
 {
     struct nb_job *job = nb_job_get(ctx, GPU);
     struct nb_job_call reduce = call_to(1, 1 << 20, 0x1000), gather = reduce;
-    struct nb_decision v = {.identity = {.slot = -1}};
+    struct nb_decision v = {.identity = {.tracked = -1}};
     static float block[NB_PICKS], sums[NB_PICKS];
     static uint32_t raw[NB_PICKS];
     const unsigned picks = nb_picks_of(BLOCK);
@@ -106,7 +106,7 @@ static int64_t last_slot(int announced, int known)
     nb_job_forget(job, 1);
     nb_job_detach(job);
     nb_job_put(job);
-    return v.identity.slot;
+    return v.identity.tracked;
 }
 
 START_TEST(with_and_without_announcement)
@@ -134,7 +134,7 @@ START_TEST(overwritten_calls)
         nb_job_announce(job, &inner);
     last = nb_job_announce(job, &c);
     v = nb_job_reduce(job, first, 1, &c, ncclSum, &ev, 0);
-    ck_assert_int_eq(v.identity.slot, -1);
+    ck_assert_int_eq(v.identity.tracked, -1);
     ck_assert_int_eq(v.identity.reason, NB_ID_UNPREDICTED);
     nb_job_get_counts(job, &n);
     ck_assert_uint_eq(n.calls, 3 * NB_JOB_CALLS + 2);
@@ -142,7 +142,7 @@ START_TEST(overwritten_calls)
     v = nb_job_reduce(job, last, 1, &c, ncclSum, &ev, 0);
     ck_assert_int_eq(v.identity.reason, NB_ID_LEARNING);
     v = nb_job_reduce(job, last + 1, 1, &c, ncclSum, &ev, 0); /* a number that was never given */
-    ck_assert_int_eq(v.identity.slot, -1);
+    ck_assert_int_eq(v.identity.tracked, -1);
     nb_job_detach(job);
     nb_job_put(job);
 }

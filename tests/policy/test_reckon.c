@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reckoning: its edges, and that it moves one way with each fact. tests/scale/test-scale.sh compares its times with
- * the simulated engine's. */
+/* The reckoning: its edges, and that it moves one way with each fact. tests/scale/test-scale.sh compares its
+ * times with the simulated engine's. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,16 +20,16 @@ static const uint32_t rates[] = {1,     10,    100,    500,    1000,   2500,   1
                                  40000, 50000, 100000, 200000, 400000, 800000, 10000000, UINT32_MAX};
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-static struct nb_reckon_group group_of(int nodes)
+static struct nb_reckon_nodes group_of(int nodes)
 {
-    return (struct nb_reckon_group){
+    return (struct nb_reckon_nodes){
         .nodes = nodes, .schedule = NB_SCHEDULE_AUTO, .unit = 131072, .columns = nodes >= 32 ? 8 : 0};
 }
 
 static struct nb_reckoning reckon(uint32_t mbps, uint32_t codec, uint32_t workers, int nodes)
 {
     const struct nb_reckon_facts facts = {mbps, codec, workers};
-    const struct nb_reckon_group group = group_of(nodes);
+    const struct nb_reckon_nodes group = group_of(nodes);
     struct nb_reckoning r;
 
     memset(&r, 0x55, sizeof(r));
@@ -128,8 +128,8 @@ END_TEST
  * ratio. */
 START_TEST(ends)
 {
-    const struct nb_reckon_group group = group_of(2);
-    struct nb_cost_figures f = nb_reckon_figures(&(struct nb_reckon_facts){1000, NB_RECKON_AVX512, 0}, 2);
+    const struct nb_reckon_nodes group = group_of(2);
+    struct nb_cost_machine f = nb_reckon_machine(&(struct nb_reckon_facts){1000, NB_RECKON_AVX512, 0}, 2);
 
     f.link = INFINITY;
     for (double bytes = 1; bytes <= 1024 * MIB; bytes *= 2)
@@ -277,7 +277,7 @@ START_TEST(seen)
 {
     const struct nb_reckoning coded = reckon(10000, NB_RECKON_AVX512, 2, 4);
     const struct nb_reckoning raw = reckon(400000, NB_RECKON_AVX2, 0, 4);
-    const struct nb_cost_figures f = nb_reckon_figures(&coded.facts, 2);
+    const struct nb_cost_machine f = nb_reckon_machine(&coded.facts, 2);
     const double tabled = 4.0 / 3 / (1 / f.speed.encode_feedback + 1 / f.speed.decode_add);
     char text[256];
 

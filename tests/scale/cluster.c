@@ -66,7 +66,7 @@ static void measure(struct scale_cluster *cl, size_t before, struct scale_result
     r->columns = comm->grid.columns;
     r->peers = comm->nneighbors;
     r->connections = 2 * comm->nneighbors * NB_CLASS_COUNT;
-    r->credits = comm->neighbors[0]->rx[NB_CLASS_CONTRIB].slots;
+    r->credits = comm->neighbors[0]->rx[NB_CLASS_CONTRIB].buffers;
     r->staging = comm->staging_bytes;
     r->wire_bytes = n->wire_bytes;
     r->heap = (scale_heap() - before - scale_network_bytes(cl->network)) / (size_t)cl->set->nodes;

@@ -190,11 +190,11 @@ static int idle_compare(struct nb_device *dev, struct nb_work *work, const void 
     return 0;
 }
 
-static int idle_nearness(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
-                         size_t bytes, unsigned samples, struct nb_nearness *out)
+static int idle_similarity(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
+                           size_t bytes, unsigned samples, struct nb_similarity *out)
 {
     (void)dev, (void)work, (void)a, (void)b, (void)bytes, (void)samples;
-    *out = (struct nb_nearness){.near16 = 95, .samples = 100};
+    *out = (struct nb_similarity){.near16 = 95, .samples = 100};
     return 0;
 }
 
@@ -242,7 +242,7 @@ static ssize_t idle_poll(struct nb_device *dev, struct nb_work *work)
         .name = "nothing", .keeps = keeps_, .quiesce = idle_nothing, .failed = idle_failed, .zeroes = true, \
         .close = idle_nothing, .alloc = idle_alloc, .free = idle_free, .poll = idle_poll, .copy = idle_copy, \
         .zero = idle_zero, .encode = idle_encode, .decode = idle_decode, .reduce = idle_reduce, \
-        .reduce_exact = idle_reduce_exact, .compare = idle_compare, .nearness = idle_nearness, \
+        .reduce_exact = idle_reduce_exact, .compare = idle_compare, .similarity = idle_similarity, \
         .sample = idle_sample, .sums = idle_sums, \
     }
 static const struct nb_device_ops ops_headers = TABLE(SCALE_KEPT), ops_whole = TABLE(0);

@@ -205,7 +205,7 @@ static bool predict(const struct options *o, const struct scale_result *r, doubl
     const enum nb_codec codec = !s->coded                       ? NB_CODEC_RAW
                                 : s->func == NB_FUNC_ALL_GATHER ? NB_CODEC_ULP
                                                                 : NB_CODEC_INT4;
-    const struct nb_cost_figures f = {.link = s->link,
+    const struct nb_cost_machine f = {.link = s->link,
                                       .latency = 1e-9 * (double)s->latency,
                                       .queue = (double)s->queue,
                                       .message = 1e-9 * (double)s->message,

@@ -204,7 +204,7 @@ int sim_device_open(struct nb_context *ctx, const struct nb_device_wish *wish, s
         ops.reduce = device_call_reduce;
         ops.reduce_exact = device_call_reduce_exact;
         ops.compare = device_call_compare;
-        ops.nearness = device_call_nearness;
+        ops.similarity = device_call_similarity;
         ops.sample = device_call_sample;
         ops.sums = device_call_sums;
     }

@@ -189,8 +189,9 @@ static void heal_at(struct sim *s, int i, int64_t at)
     sim_queue_put(&s->queue, at, SIM_HEAL, -1, (void *)(uintptr_t)(i + 1));
 }
 
-/* How far `other` is done with `node` in the communicator: not; all that `node` has ever sent has arrived there, its
- * goodbye last, so that its silence is its right; or the end of its connections, too, or `other` has left. */
+/* How far `other` is done with `node` in the communicator: not; all that `node` has ever sent has arrived
+ * there, its FIN last, so that its silence is its right; or the end of its connections, too, or `other` has
+ * left. */
 enum { NOT_PARTED, HEARD, PARTED };
 
 static int parting(const struct sim *s, int comm, int node, int other)
@@ -200,13 +201,13 @@ static int parting(const struct sim *s, int comm, int node, int other)
 
     if (s->node[other]->dead || s->node[other]->proxy[comm].state == SIM_CLOSED || (peer && peer->gone))
         return PARTED;
-    return peer && peer->life.bye_acked ? HEARD : NOT_PARTED;
+    return peer && peer->life.fin_acked ? HEARD : NOT_PARTED;
 }
 
-/* What `verdict` is for a communicator that the node may have left. A fault which ends one hits nothing once the node has
- * closed it and all have seen that. Who has heard its goodbye only may still wait for an answer to its own, and say so when it
- * closes; so may the node itself, while it waits for theirs. `b`: the other end of what is hit; -1: all that
- * it is connected with. */
+/* What `verdict` is for a communicator that the node may have left. A fault which ends one hits nothing once
+ * the node has closed it and all have seen that. Who has heard its FIN only may still wait for an answer to
+ * its own, and say so when it closes; so may the node itself, while it waits for theirs. `b`: the other end
+ * of what is hit; -1: all that it is connected with. */
 static enum sim_verdict verdict_left(const struct sim *s, enum sim_verdict verdict, int comm, int a, int b)
 {
     const struct sim_proxy *p = &s->node[a]->proxy[comm];

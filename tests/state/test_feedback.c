@@ -28,7 +28,7 @@ START_TEST(feedback_slots)
     struct nb_feedback *fb = nb_feedback_create(ctx, nb_host_device());
     struct nb_ef_key a = {.func = NB_FUNC_REDUCE_SCATTER, .type = NB_BF16, .n = 1000, .blocks = 4, .id = 0};
     struct nb_ef_key b = a, moved = a;
-    struct nb_ef_slot *sa, *sb;
+    struct nb_residual *sa, *sb;
     struct nb_ef ea, eb, other;
 
     b.id = 1;
@@ -58,7 +58,7 @@ START_TEST(feedback_held)
 {
     struct nb_feedback *fb = nb_feedback_create(ctx, nb_host_device());
     struct nb_ef_key a = {.func = NB_FUNC_REDUCE_SCATTER, .type = NB_BF16, .n = 1000, .blocks = 4, .id = 0};
-    struct nb_ef_slot *s = nb_feedback_get(fb, &a, 7, 0);
+    struct nb_residual *s = nb_feedback_get(fb, &a, 7, 0);
     struct nb_ef ef;
 
     ck_assert(!nb_feedback_busy(fb, &a));
@@ -94,7 +94,7 @@ START_TEST(feedback_number_means_another)
     struct nb_feedback *fb = nb_feedback_create(ctx, nb_host_device());
     struct nb_ef_key a = {.func = NB_FUNC_REDUCE_SCATTER, .type = NB_BF16, .n = 1000, .blocks = 4, .id = 3},
                      b = a;
-    struct nb_ef_slot *old = nb_feedback_get(fb, &a, 5, 0), *new;
+    struct nb_residual *old = nb_feedback_get(fb, &a, 5, 0), *new;
     struct nb_ef ef;
     size_t one = nb_feedback_bytes(fb);
 
@@ -172,7 +172,7 @@ START_TEST(feedback_after_spike)
     struct nb_ef_key key = {.func = NB_FUNC_REDUCE_SCATTER, .type = NB_F32, .n = 64, .blocks = 2};
     struct nb_encode_stats stats = {0};
     struct nb_ef_report report;
-    struct nb_ef_slot *s = NULL;
+    struct nb_residual *s = NULL;
     struct nb_ef ef;
 
     for (uint64_t step = 0; step < 40; step++) {
@@ -261,12 +261,12 @@ static void zeroes_are_there(void)
 static const struct nb_ef_key some = {
     .func = NB_FUNC_REDUCE_SCATTER, .type = NB_BF16, .n = 1000, .blocks = 4, .id = 0};
 
-/* A new slot, and one that was emptied, are not to be had before their memory is zero, and nobody waits; what is emptied
- * anew meanwhile is not zeroed twice. */
+/* A new slot, and one that was emptied, are not to be had before their memory is zero, and nobody waits; what
+ * is emptied anew meanwhile is not zeroed twice. */
 START_TEST(feedback_zeroed_later)
 {
     struct nb_feedback *fb = create_later(-EINPROGRESS);
-    struct nb_ef_slot *s = nb_feedback_get(fb, &some, 0, 0);
+    struct nb_residual *s = nb_feedback_get(fb, &some, 0, 0);
     struct nb_ef ef;
 
     for (unsigned n = 1; n <= 2; n++) {
@@ -303,7 +303,7 @@ END_TEST
 START_TEST(feedback_zeroing_refused)
 {
     struct nb_feedback *fb = create_later(-EAGAIN);
-    struct nb_ef_slot *s = nb_feedback_get(fb, &some, 0, 0);
+    struct nb_residual *s = nb_feedback_get(fb, &some, 0, 0);
 
     ck_assert_int_eq(nb_feedback_progress(fb), 0);
     ck_assert_uint_eq(later.asked, 2);

@@ -42,15 +42,15 @@ static enum nb_ref_outcome pick(struct nb_refs *refs, const void *own, size_t av
 {
     struct nb_device *host = nb_host_device();
     struct nb_ref_search s = {.own = own, .avail = avail, .bytes = BLOCK};
-    struct nb_nearness near;
+    struct nb_similarity near;
     const void *there;
 
     nb_refs_seek(refs, &s);
     asked = 0;
     while (nb_refs_ask(refs, &s, &there)) {
         asked++;
-        ck_assert_int_eq(host->ops->nearness(host, NULL, own, there, avail, NB_REF_SAMPLES, &near), 0);
-        nb_refs_hear(refs, &s, &near);
+        ck_assert_int_eq(host->ops->similarity(host, NULL, own, there, avail, NB_REF_SAMPLES, &near), 0);
+        nb_refs_answer(refs, &s, &near);
     }
     return nb_refs_pick(refs, &s, opno, ref);
 }
@@ -80,7 +80,7 @@ static enum nb_ref_source source(struct nb_ref *ref, const uint8_t *own, size_t 
     nb_refs_source(ref, &range, offset, bytes);
     while (nb_refs_source_ask(ref, &range)) {
         look(&range, own);
-        nb_refs_source_hear(ref, &range);
+        nb_refs_source_answer(ref, &range);
     }
     return range.all;
 }
@@ -92,7 +92,7 @@ static void note(struct nb_ref *ref, const uint8_t *own, size_t offset, size_t b
     nb_refs_note(ref, &range, offset, bytes, how);
     while (nb_refs_note_ask(&range)) {
         look(&range, own);
-        nb_refs_note_hear(ref, &range);
+        nb_refs_note_answer(ref, &range);
     }
 }
 
@@ -137,8 +137,8 @@ START_TEST(reference_by_content)
 }
 END_TEST
 
-/* Blocks in one order and then in reverse, as forward and backward passes gather them, are found by who came behind whom:
- * with one question or two, however many blocks there are. */
+/* Blocks in one order and then in reverse, as forward and backward passes gather them, are found by who came
+ * behind whom: with one question or two, however many blocks there are. */
 START_TEST(reference_by_order)
 {
     enum { MANY = 9 };
@@ -154,7 +154,7 @@ START_TEST(reference_by_order)
         for (unsigned i = 0; i < 2 * MANY; i++) {
             const unsigned at = i < MANY ? MANY - 1 - i : i - MANY;
             ck_assert_int_eq(gather(refs, w[at], op++, 2), NB_REF_HIT);
-            ck_assert_uint_eq(nb_refs_last(refs)->slot, at);
+            ck_assert_uint_eq(nb_refs_last(refs)->number, at);
             ck_assert(step == 0 || asked <= 2);
         }
         for (unsigned i = 0; i < MANY; i++)
@@ -173,8 +173,8 @@ static void leap(uint16_t *w, unsigned every, uint64_t seed)
             w[i] = (uint16_t)rng(&seed);
 }
 
-/* Blocks that move far in a step are their own next versions as long as nothing else is nearly as like; and where two are,
- * neither is. */
+/* Blocks that move far in a step are their own next versions as long as nothing else is nearly as like; and
+ * where two are, neither is. */
 START_TEST(reference_of_hard_training)
 {
     struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 3);

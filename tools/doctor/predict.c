@@ -12,7 +12,7 @@ void predict_gain(struct doctor *d, int nodes, double link, double latency)
 {
     const struct info_speeds *s = &d->speeds;
     static const char *const names[NB_FUNC_COUNT] = {"reduce-scatter", "all-gather", "all-reduce"};
-    struct nb_cost_figures f = {.link = link,
+    struct nb_cost_machine f = {.link = link,
                                 .latency = latency,
                                 .queue = 1 << 20,
                                 .message = MESSAGE,

@@ -103,7 +103,7 @@ bool info_declines(const struct nb_params *params, int nodes, int mbps, unsigned
                                               (uint32_t)(params->link_mbps > 0 ? params->link_mbps : mbps),
                                           .codec = nb_reckon_codec_of(nb_codec_selected()),
                                           .workers = threads};
-    const struct nb_reckon_group group = nb_facts_group(params, nodes);
+    const struct nb_reckon_nodes group = nb_facts_group(params, nodes);
     struct nb_reckoning r;
 
     nb_reckon(&facts, &group, &r);

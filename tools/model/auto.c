@@ -22,7 +22,7 @@ static void cell(const struct nb_reckoned *r)
         printf(" %.1f |", r->times);
 }
 
-static void table(const struct nb_reckon_group *group, const double *gbps, int links, enum nb_func func,
+static void table(const struct nb_reckon_nodes *group, const double *gbps, int links, enum nb_func func,
                   bool wide)
 {
     printf("\n%s of %s, %d nodes: raw, or how many times as fast as raw 64 MiB are when coded, and from "
@@ -50,7 +50,7 @@ static void table(const struct nb_reckon_group *group, const double *gbps, int l
 
 void auto_print(int nodes, int columns, double unit, const double *gbps, int links, bool wide)
 {
-    const struct nb_reckon_group group = {
+    const struct nb_reckon_nodes group = {
         .nodes = nodes, .columns = columns, .schedule = NB_SCHEDULE_AUTO, .unit = unit};
 
     table(&group, gbps, links, NB_FUNC_REDUCE_SCATTER, wide);

@@ -25,7 +25,7 @@ static bool value_of(const char *line, const char *key, char *out, size_t cap)
     return true;
 }
 
-bool nm_read_codec(const char *path, const char *type, struct nb_cost_figures *f)
+bool nm_read_codec(const char *path, const char *type, struct nb_cost_machine *f)
 {
     const struct {
         const char *op;

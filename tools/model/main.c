@@ -26,7 +26,7 @@ struct options {
     double speed;           /* of all codecs, GB/s; 0: as measured */
     double ratio, ag_ratio; /* 0: the type's */
     double tolerance;       /* --validate: percent; 0: print only */
-    struct nb_cost_figures figures;
+    struct nb_cost_machine figures;
     struct nb_cost_op op;
     double gradients, weights;
     bool reckon; /* --auto */
@@ -183,7 +183,7 @@ static bool parse(int argc, char **argv, struct options *o)
 static void default_speeds(struct options *o)
 {
     const struct nb_reckon_facts facts = {.mbps = 1, .codec = NB_RECKON_AVX512};
-    const struct nb_cost_figures f = nb_reckon_figures(&facts, strcmp(o->type, "float32") == 0 ? 4 : 2);
+    const struct nb_cost_machine f = nb_reckon_machine(&facts, strcmp(o->type, "float32") == 0 ? 4 : 2);
 
     o->figures.copy = f.copy;
     o->figures.speed = f.speed;

@@ -49,17 +49,17 @@ int nm_columns(const struct nb_cost_op *op)
     return nm_group(op->nodes);
 }
 
-static bool sane(const struct nb_cost_figures *f, const struct nb_cost_op *op)
+static bool sane(const struct nb_cost_machine *f, const struct nb_cost_op *op)
 {
     return f->link > 0 && f->latency >= 0 && f->message >= 0 && f->cores > 0 && op->nodes >= 2 &&
            op->bytes > 0 && op->value > 0 && op->ratio > 0 && op->chunk > 0 && op->channels >= 1 &&
            op->unit > 0 && op->credits >= 1;
 }
 
-bool nm_predict(const struct nb_cost_figures *f, const struct nb_cost_op *given, struct nm_result *result)
+bool nm_predict(const struct nb_cost_machine *f, const struct nb_cost_op *given, struct nm_result *result)
 {
     struct nb_cost_op op = *given;
-    const int channels = op.channels < NB_COST_GROUP ? op.channels : NB_COST_GROUP;
+    const int channels = op.channels < NB_COST_CALL_CHANNELS ? op.channels : NB_COST_CALL_CHANNELS;
     const double n = op.nodes, call = op.chunk * channels, ways = op.func == NB_FUNC_ALL_REDUCE ? 2 : 1;
     const int columns = nm_columns(&op);
 
@@ -83,7 +83,7 @@ bool nm_predict(const struct nb_cost_figures *f, const struct nb_cost_op *given,
     return isfinite(result->seconds);
 }
 
-enum nb_cost_schedule nm_predict_best(const struct nb_cost_figures *f, const struct nb_cost_op *given,
+enum nb_cost_schedule nm_predict_best(const struct nb_cost_machine *f, const struct nb_cost_op *given,
                                       struct nm_result *result)
 {
     enum nb_cost_schedule best = NB_COST_SCHEDULES;
@@ -121,7 +121,7 @@ void nm_needs(const struct nb_cost_op *op, double gradients, double weights, str
     needs->references = gathers && op->coded ? (weights > 0 ? weights : op->bytes) : 0;
 }
 
-double nm_nccl(const struct nb_cost_figures *f, enum nb_func func, int nodes, double bytes)
+double nm_nccl(const struct nb_cost_machine *f, enum nb_func func, int nodes, double bytes)
 {
     const double one_way = (nodes - 1.0) / nodes * bytes / f->link;
 

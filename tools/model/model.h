@@ -2,9 +2,9 @@
 /*
  * nibble-model: how long a collective takes, from what a link and a codec can do.
  *
- * The plugin's own reckoning says how long an operation takes (policy/reckon/reckon.h).
- * nibble-scale compares it with the engine itself in virtual time. Everything is in bytes and seconds. "Bytes" of a
- * codec's speed are those of values, before coding.
+ * The plugin's own reckoning says how long an operation takes (policy/reckon/reckon.h). nibble-scale compares
+ * it with the engine itself in virtual time. Everything is in bytes and seconds. "Bytes" of a codec's speed
+ * are those of values, before coding.
  */
 #ifndef NIBBLE_TOOLS_MODEL_H
 #define NIBBLE_TOOLS_MODEL_H
@@ -24,11 +24,11 @@ struct nm_result {
 
 /* false when a figure or the operation makes no sense. Two-level where nodes make no grid (nm_columns) is
  * direct. */
-bool nm_predict(const struct nb_cost_figures *figures, const struct nb_cost_op *op, struct nm_result *result);
+bool nm_predict(const struct nb_cost_machine *figures, const struct nb_cost_op *op, struct nm_result *result);
 
 /* The same with the fastest schedule instead of the operation's. Returns it; NB_COST_SCHEDULES: none makes
  * sense. */
-enum nb_cost_schedule nm_predict_best(const struct nb_cost_figures *figures, const struct nb_cost_op *op,
+enum nb_cost_schedule nm_predict_best(const struct nb_cost_machine *figures, const struct nb_cost_op *op,
                                       struct nm_result *result);
 
 /* What a node needs. `gradients` and `weights`: bytes of all that is reduced and gathered in a step, 0: the
@@ -42,7 +42,7 @@ void nm_needs(const struct nb_cost_op *op, double gradients, double weights, str
 
 /* NCCL's own way with the same bytes, what a user has without nibble: rings, an all-reduce's latency that of
  * a tree. */
-double nm_nccl(const struct nb_cost_figures *figures, enum nb_func func, int nodes, double bytes);
+double nm_nccl(const struct nb_cost_machine *figures, enum nb_func func, int nodes, double bytes);
 
 /* Columns of the two-level schedule's grid, nodes of a row: the divisor of nodes next to twice their square
  * root that leaves two rows at least, and neither rows nor columns beyond 128. 0: there is none. */
@@ -57,7 +57,7 @@ const char *nm_schedule_name(enum nb_cost_schedule schedule);
 /* ---- measured figures ---- */
 
 /* Speeds of the fastest variant of `type` from nibble-perf codec --json, and the speed of memcpy. */
-bool nm_read_codec(const char *path, const char *type, struct nb_cost_figures *figures);
+bool nm_read_codec(const char *path, const char *type, struct nb_cost_machine *figures);
 
 /* One line of bench.sh's samples. */
 struct nm_sample {

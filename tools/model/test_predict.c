@@ -11,12 +11,12 @@
 #define MIB 1048576.0
 
 /* A link of 1 GB/s and nothing else that takes time. */
-static struct nb_cost_figures only_link(void)
+static struct nb_cost_machine only_link(void)
 {
-    return (struct nb_cost_figures){.link = 1e9, .cores = 1e9};
+    return (struct nb_cost_machine){.link = 1e9, .cores = 1e9};
 }
 
-static double seconds(const struct nb_cost_figures *f, const struct nb_cost_op *op)
+static double seconds(const struct nb_cost_machine *f, const struct nb_cost_op *op)
 {
     struct nm_result r;
 
@@ -32,7 +32,7 @@ static void near(double got, double want, double part)
 /* What fits in flight takes the time of its bytes, whatever the function and the schedule. */
 START_TEST(link_only)
 {
-    const struct nb_cost_figures f = only_link();
+    const struct nb_cost_machine f = only_link();
 
     for (int func = 0; func < NB_FUNC_COUNT; func++)
         for (int n = 2; n <= 16; n *= 2) {
@@ -55,7 +55,7 @@ END_TEST
  * two hops only the owner's own idleness is lost, N / (N - 1). */
 START_TEST(window_walk)
 {
-    const struct nb_cost_figures f = only_link();
+    const struct nb_cost_machine f = only_link();
 
     for (int n = 4; n <= 8; n *= 2) {
         struct nb_cost_op op = nb_cost_op_make(NB_FUNC_ALL_GATHER, n, 1024 * MIB, 2, 0.25);
@@ -79,7 +79,7 @@ END_TEST
 /* Reduce-scatter: the larger the memory for coded units, the further the walk runs ahead. */
 START_TEST(run_ahead)
 {
-    const struct nb_cost_figures f = only_link();
+    const struct nb_cost_machine f = only_link();
     struct nb_cost_op op = nb_cost_op_make(NB_FUNC_REDUCE_SCATTER, 4, 256 * MIB, 2, 0.25);
     double few, many, most;
 
@@ -106,7 +106,7 @@ END_TEST
  * and 1, 2, 4 and 2 for one MiB. Two hops and the grid are predicted to take 8 ms for 64 MiB. */
 START_TEST(latency_only)
 {
-    const struct nb_cost_figures f = {.link = 1e30, .latency = 1e-3, .cores = 1};
+    const struct nb_cost_machine f = {.link = 1e30, .latency = 1e-3, .cores = 1};
     static const struct {
         enum nb_func func;
         enum nb_cost_schedule schedule;
@@ -133,7 +133,7 @@ END_TEST
  * wait for. */
 START_TEST(latency_of_turns)
 {
-    const struct nb_cost_figures f = {.link = 1e30, .latency = 1e-3, .cores = 1};
+    const struct nb_cost_machine f = {.link = 1e30, .latency = 1e-3, .cores = 1};
     struct nb_cost_op op = nb_cost_op_make(NB_FUNC_ALL_REDUCE, 4, 64 * MIB, 2, 1);
 
     op.schedule = NB_COST_TWO_LEVEL;
@@ -149,7 +149,7 @@ END_TEST
 /* Only the codec: its bytes at its speed, and half the processors take twice the time. */
 START_TEST(codec_only)
 {
-    struct nb_cost_figures f = {.link = 1e30, .cores = 1, .speed = {1e9, 0, 0, 0, 0, 0}};
+    struct nb_cost_machine f = {.link = 1e30, .cores = 1, .speed = {1e9, 0, 0, 0, 0, 0}};
     struct nb_cost_op op = nb_cost_op_make(NB_FUNC_REDUCE_SCATTER, 4, 32 * MIB, 2, 0.25);
 
     op.chunk = 524288; /* all of it in flight */
@@ -166,7 +166,7 @@ END_TEST
  * the others', and copies them into theirs. */
 START_TEST(differences)
 {
-    const struct nb_cost_figures f = {
+    const struct nb_cost_machine f = {
         .link = 1e30, .cores = 1, .copy = 1e10, .speed = {.ulp_encode = 1e9, .ulp_decode = 4e8}};
     struct nb_cost_op op = nb_cost_op_make(NB_FUNC_ALL_GATHER, 4, 64 * MIB, 2, 0.19);
     struct nm_result r;
@@ -182,7 +182,7 @@ END_TEST
 /* Faster links are never slower. */
 START_TEST(shape)
 {
-    struct nb_cost_figures f = {.link = 1e9,
+    struct nb_cost_machine f = {.link = 1e9,
                                 .latency = 2e-5,
                                 .message = 1e-6,
                                 .cores = 1,
@@ -230,7 +230,7 @@ START_TEST(rows_and_columns)
                                 {31, 0},  {32, 16},  {128, 16},  {36, 12},    {64, 16},
                                 {101, 0}, {256, 32}, {1024, 64}, {4096, 128}, {262, 0}};
     struct nb_cost_op op = nb_cost_op_make(NB_FUNC_REDUCE_SCATTER, 36, 64 * MIB, 2, 0.268), straight;
-    struct nb_cost_figures f = only_link();
+    struct nb_cost_machine f = only_link();
 
     for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++)
         ck_assert_msg(nm_group(of[i][0]) == of[i][1], "%d nodes: rows of %d, not %d", of[i][0],
@@ -253,7 +253,7 @@ END_TEST
  * add, and the direction of the owner's link that is idle for one block of N. */
 START_TEST(grid_bytes)
 {
-    const struct nb_cost_figures f = only_link();
+    const struct nb_cost_machine f = only_link();
 
     for (int n = 8; n <= 32; n *= 2) {
         const double k = nm_group(n), h = n / k, block = 32 * MIB * 0.25 / n / 1e9;
@@ -278,11 +278,11 @@ START_TEST(grid_bytes)
 END_TEST
 
 /* Where nibble-scale is told nothing else. */
-static struct nb_cost_figures of_nibble_scale(void)
+static struct nb_cost_machine of_nibble_scale(void)
 {
     const double fast = 1e11;
 
-    return (struct nb_cost_figures){.link = 25e9 / 8,
+    return (struct nb_cost_machine){.link = 25e9 / 8,
                                     .latency = 1e-5,
                                     .queue = MIB,
                                     .message = 2e-6,
@@ -303,7 +303,7 @@ START_TEST(simulated)
         {4, {10.40, 6.26, 9.39}, {8.50, 4.22, 4.46}},   {8, {13.75, 6.82, 8.18}, {14.52, 5.02, 4.94}},
         {16, {15.48, 6.59, 7.31}, {19.29, 5.39, 5.42}}, {24, {15.15, 8.67, 6.96}, {22.59, 8.60, 5.05}},
         {32, {15.83, 9.29, 6.81}, {22.27, 9.29, 5.53}}, {64, {16.22, 17.15, 7.24}, {23.00, 17.29, 5.56}}};
-    const struct nb_cost_figures f = of_nibble_scale();
+    const struct nb_cost_machine f = of_nibble_scale();
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         for (int s = 0; s < NB_COST_SCHEDULES; s++) {
@@ -333,7 +333,7 @@ START_TEST(simulated_short)
                 {32, NB_COST_TWO_LEVEL, 4, 0.774}, {64, NB_COST_TWO_LEVEL, 0.25, 0.303},
                 {64, NB_COST_TWO_LEVEL, 1, 0.311}, {64, NB_COST_TWO_LEVEL, 4, 0.861},
                 {64, NB_COST_TWO_LEVEL, 16, 3.32}};
-    const struct nb_cost_figures f = of_nibble_scale();
+    const struct nb_cost_machine f = of_nibble_scale();
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct nb_cost_op op =
@@ -349,7 +349,7 @@ END_TEST
  * sends contributions and its row's sum; a gather's blocks go at the rate of a link but for the owner's. */
 START_TEST(grid_walk)
 {
-    const struct nb_cost_figures f = only_link();
+    const struct nb_cost_machine f = only_link();
 
     for (int n = 8; n <= 16; n *= 2) {
         const double k = nm_group(n), h = n / k, block = 1024 * MIB * 0.25 / n / 1e9;
@@ -366,7 +366,7 @@ END_TEST
 /* Many nodes: what stands in the way of the direct schedule, one owner's link, does not in a grid's. */
 START_TEST(grid_pays)
 {
-    struct nb_cost_figures f = {.link = 1.25e8,
+    struct nb_cost_machine f = {.link = 1.25e8,
                                 .latency = 2e-5,
                                 .message = 2e-6,
                                 .cores = 1,
@@ -398,7 +398,7 @@ END_TEST
 
 START_TEST(nonsense)
 {
-    struct nb_cost_figures f = only_link();
+    struct nb_cost_machine f = only_link();
     struct nb_cost_op op = nb_cost_op_make(NB_FUNC_ALL_REDUCE, 1, MIB, 2, 1);
     struct nm_result r;
 

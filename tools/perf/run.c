@@ -262,7 +262,8 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         return bad_option("a pause of 0 to 60000 ms");
     if (run->chunk > run->buff_size / HX_STEPS || run->chunk % 512)
         return bad_option("a chunk is a multiple of 512 bytes, at most an eighth of the buffer");
-    if (run->channels < 1 || run->channels > HX_MAX_CHANNELS || run->streams < 1 || run->streams > HX_GROUP)
+    if (run->channels < 1 || run->channels > HX_MAX_CHANNELS || run->streams < 1 ||
+        run->streams > HX_CALL_CHANNELS)
         return bad_option("1 to 32 channels, 1 to 8 streams");
     if (!run->step_bytes && run->factor < 2)
         return bad_option("the factor is 2 or more");

@@ -59,12 +59,12 @@ struct nb_peer;
 
 /* ---- peers ------------------------------------------------------------------------------------------- */
 
-struct nb_peer_life {             /* heartbeats, goodbye and loss of a peer */
+struct nb_peer_life {             /* heartbeats, FIN and loss of a peer */
     int64_t received_ns, sent_ns; /* the last arrival of anything, and the last heartbeat sent */
-    int bye, bye_acked,
-        our_bye_acked;     /* it has said BYE; this node has acknowledged that; it has acknowledged ours */
-    uint64_t bye_count[2]; /* messages that it has sent as CONTRIB and as RESULT */
-    int lost;              /* the error with which a connection has ended before BYE; 0: none */
+    int fin, fin_acked,
+        our_fin_acked;     /* it has said FIN; this node has acknowledged that; it has acknowledged ours */
+    uint64_t fin_count[2]; /* messages that it has sent as CONTRIB and as RESULT */
+    int lost;              /* the error with which a connection has ended before FIN; 0: none */
     uint64_t confirmed;    /* 1 + the newest all-gather that it has confirmed; 0: none */
     int quiet;             /* from its last heartbeat: the silent neighbor that it reports, < 0: none */
     int64_t quiet_ms;      /* for how long that one has been silent */
@@ -86,7 +86,7 @@ struct nb_peer {
     int rank;
     char name[112]; /* "node 3 (host, address)" */
     int linked;     /* connected with this node: the rings below exist */
-    int gone;       /* the exchange is over: it said BYE before, or this node is closing */
+    int gone;       /* the exchange is over: it said FIN before, or this node is closing */
     struct nb_tx tx[NB_CLASS_COUNT];
     struct nb_rx rx[NB_CLASS_COUNT];
     struct nb_peer_life life;
@@ -146,7 +146,7 @@ int nb_comm_error(struct nb_coll_comm *comm, int err, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* Handle an ABORT from `via`: log and record its author's description. */
 int nb_comm_abort_received(struct nb_coll_comm *comm, const struct nb_peer *via, const struct nb_ctl *abort);
-/* Note that a connection with the peer has ended with `err` and without a goodbye. Return `err`. */
+/* Note that a connection with the peer has ended with `err` and without a FIN. Return `err`. */
 int nb_comm_suspect(struct nb_coll_comm *comm, struct nb_peer *peer, int err);
 /* Fail the communicator if NCCL's calls have given up on this node's engine (stuck.c): NCCL's memory must not
  * be touched any more. Return 0 or the error. */
@@ -185,11 +185,11 @@ struct nb_coll_comm {
         reckoning; /* when coding sums pays, from the facts of all nodes (decide/reckoning.c) */
     const struct nb_net_ops *net;
     struct nb_device *device;
-    int device_error; /* why the wanted device could not be opened, a negative errno: a no at the vote */
-    size_t unit;      /* bytes of a wire unit before coding */
-    size_t unit_slot; /* bytes of a buffer that holds any coded unit with its header */
-    int shadow;       /* NIBBLE_SHADOW: send everything raw and run the codecs beside it */
-    int fault_ref;    /* for tests: counts references and damages every third */
+    int device_error;    /* why the wanted device could not be opened, a negative errno: a no at the vote */
+    size_t unit;         /* bytes of a wire unit before coding */
+    size_t buffer_bytes; /* bytes of a buffer that holds any coded unit with its header */
+    int shadow;          /* NIBBLE_SHADOW: send everything raw and run the codecs beside it */
+    int fault_ref;       /* for tests: counts references and damages every third */
     struct nb_grid grid;
     struct nb_peer *peer;       /* [nnodes]; own entry unused */
     struct nb_peer **neighbors; /* [nneighbors] the connected nodes, by rank */
@@ -218,7 +218,7 @@ struct nb_coll_comm {
     struct nb_coll_comm *engine_next;  /* the next in the engine's list */
     struct nb_turn_lock progress_lock; /* the engine thread keeps it while it works on the communicator */
     int state;                         /* NB_COMM_RUNNING ... */
-    bool drained;                      /* BYE was sent */
+    bool drained;                      /* FIN was sent */
     bool works_open;                   /* the device had work in flight after the last round */
     int device_waits;                  /* the device may finish something without waking the engine */
 
@@ -254,13 +254,13 @@ static inline struct nb_peer *nb_next_neighbor(const struct nb_coll_comm *comm, 
  * or has to confirm one. */
 static inline bool nb_peer_may_ask(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
-    return !peer->life.bye && (nb_refs_unconfirmed(comm->refs) || comm->confirms_open);
+    return !peer->life.fin && (nb_refs_unconfirmed(comm->refs) || comm->confirms_open);
 }
 
 /* Whether the peer's connections are still needed: this node runs, or closes and may be asked. */
 static inline bool nb_peer_needed(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
-    return !peer->life.bye &&
+    return !peer->life.fin &&
            (comm->state == NB_COMM_RUNNING || (!comm->drained && nb_peer_may_ask(comm, peer)));
 }
 

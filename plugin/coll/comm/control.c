@@ -33,7 +33,7 @@ int nb_control_put(struct nb_coll_comm *comm, struct nb_peer *hop, const struct 
     if (!buf) {
         if (ctl->kind == NB_CTL_ALIVE || ctl->kind == NB_CTL_ABORT)
             return 0; /* the peer reads the ones before, or it will be found dead */
-        return nb_comm_error(comm, -ENOBUFS, "%s has not taken %u control messages", hop->name, tx->slots);
+        return nb_comm_error(comm, -ENOBUFS, "%s has not taken %u control messages", hop->name, tx->buffers);
     }
     nb_ctl_pack(ctl, buf);
     nb_tx_push(tx, buf, NB_CTL_BYTES, NULL);

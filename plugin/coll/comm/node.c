@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/chore.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/periodic.h"
 #include "coll/comm/node.h"
 
 /* ---- communicators of a GPU -------------------------------------------------------------------------- */
@@ -49,7 +49,7 @@ void nb_observe(struct nb_observer *observer, nb_observer_fn fn, void *arg)
     atomic_store(&observer->fn, fn);
 }
 
-void nb_observe_tell(const struct nb_observer *observer, const struct nb_observation *what)
+void nb_observe_report(const struct nb_observer *observer, const struct nb_observation *what)
 {
     nb_observer_fn fn = atomic_load(&observer->fn);
 
@@ -126,7 +126,7 @@ static void turn(void *arg)
 
 void nb_control_file_open(struct nb_control_file *file, const char *path, const char *label)
 {
-    struct nb_chore_work work = {.thread = "nibble-control", .turn = turn, .release = release};
+    struct nb_periodic_work work = {.thread = "nibble-control", .turn = turn, .release = release};
     struct nb_control_reader *r;
     int err;
 
@@ -143,7 +143,7 @@ void nb_control_file_open(struct nb_control_file *file, const char *path, const 
     }
     atomic_init(&r->off, file->off);
     work.arg = r;
-    err = nb_chore_begin(&work, label, &file->chore);
+    err = nb_periodic_begin(&work, label, &file->periodic);
     if (err) {
         NB_WARN("NIBBLE_CONTROL: %s is not read, no thread for it: %s", path, strerror(err));
         release(r);
@@ -152,8 +152,8 @@ void nb_control_file_open(struct nb_control_file *file, const char *path, const 
     file->reader = r;
     file->seen_ns = 0;
     file->told = false;
-    nb_chore_await(file->chore, 1,
-                   PATIENCE_S); /* what it says at the beginning holds for the first operation */
+    nb_periodic_await(file->periodic, 1,
+                      PATIENCE_S); /* what it says at the beginning holds for the first operation */
 }
 
 void nb_control_file_close(struct nb_control_file *file, const char *path)
@@ -161,8 +161,8 @@ void nb_control_file_close(struct nb_control_file *file, const char *path)
     if (!file->reader)
         return;
     file->reader = NULL;
-    file->left_behind = !nb_chore_end(file->chore, PATIENCE_S);
-    file->chore = NULL;
+    file->left_behind = !nb_periodic_end(file->periodic, PATIENCE_S);
+    file->periodic = NULL;
     if (file->left_behind)
         NB_WARN(
             "NIBBLE_CONTROL: reading %s does not return; its thread is left behind, the file is not read any "
@@ -175,7 +175,7 @@ void nb_control_file_close(struct nb_control_file *file, const char *path)
 /* Report a look that does not end. */
 static void check_late(struct nb_control_file *file, const char *path, int64_t now_ns)
 {
-    const uint64_t looks = nb_chore_looks(file->chore);
+    const uint64_t looks = nb_periodic_turns(file->periodic);
 
     if (looks != file->seen || !file->seen_ns) {
         file->seen = looks;

@@ -13,7 +13,7 @@
 #include "net/transport.h"
 #include "nibble/codec.h"
 
-struct nb_chore;
+struct nb_periodic;
 struct nb_coll_comm;
 struct nb_control_reader;
 struct nb_monitor;
@@ -34,11 +34,11 @@ struct nb_control_file {
     bool warned;     /* and: what is wrong with the file has been reported */
     bool threaded;   /* a thread reads it, or would if it could */
     struct nb_control_reader *reader;
-    struct nb_chore *chore; /* with a reader: its thread */
-    uint64_t seen;          /* of its looks, at seen_ns */
-    int64_t seen_ns;        /* 0: none was under way */
-    bool told;              /* it was reported that one does not end */
-    bool left_behind;       /* one has not ended although it was told to: there will be no other */
+    struct nb_periodic *periodic; /* with a reader: its thread */
+    uint64_t seen;                /* of its looks, at seen_ns */
+    int64_t seen_ns;              /* 0: none was under way */
+    bool told;                    /* it was reported that one does not end */
+    bool left_behind;             /* one has not ended although it was told to: there will be no other */
 };
 
 /* The word: 1 off, 0 on, -1 nothing that is understood (then nothing changes). What is wrong with the file is
@@ -68,9 +68,9 @@ struct nb_observation {
     uint64_t call;       /* number of the announced call (nb_identity_call); UINT64_MAX: none */
     enum nb_codec codec; /* as decided; segments may still be sent raw */
     int class_kind, class_reason, warmup; /* struct nb_class_decision; kind -1: not classified */
-    int64_t slot;                         /* struct nb_identity_decision, -1: none */
+    int64_t tracked;                      /* struct nb_identity_decision, -1: none */
     int empty, id_reason;                 /* of the same; reason -1: not identified */
-    int fed;                              /* a residual is carried in that slot */
+    int fed;                              /* a residual is carried in that tracked buffer */
 };
 
 /* Called on the engine thread, once an operation, in the order of operations of a communicator, when the
@@ -89,7 +89,7 @@ static inline bool nb_observed(const struct nb_observer *observer)
 }
 
 /* Report, if there is an observer. */
-void nb_observe_tell(const struct nb_observer *observer, const struct nb_observation *what);
+void nb_observe_report(const struct nb_observer *observer, const struct nb_observation *what);
 
 /* Set whom a node reports to or, with fn NULL, end it, while the node has no operation in flight. */
 void nb_observe(struct nb_observer *observer, nb_observer_fn fn, void *arg);

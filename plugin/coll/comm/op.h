@@ -45,7 +45,7 @@ struct nb_op {
     const struct nb_schedule_ops *schedule;
     enum nb_codec codec;     /* all-gather: ULP, DELTA4 or raw */
     struct nb_op_info *info; /* NULL: an all-reduce window without a certain record */
-    uint64_t ef_base;        /* all-reduce: index of the window's first value in the slot */
+    uint64_t ef_base;        /* all-reduce: index of the window's first value in the residual */
     int picked;              /* all-gather: the reference was chosen */
     enum nb_ref_outcome outcome;
     struct nb_ref *ref;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Message rings over the transport's connections. A receive ring's slots are the credits of its peer and
- * class: what has not been taken keeps its slot, and the transport's back-pressure stops the sender. A send
- * ring owns the bytes until the transport has taken them.
+ * Message rings over the transport's connections. A receive ring's message buffers are the credits of its
+ * peer and class: what has not been taken keeps its message buffer, and the transport's back-pressure stops
+ * the sender. A send ring owns the bytes until the transport has taken them.
  */
 #include <errno.h>
 #include <string.h>
@@ -19,7 +19,7 @@
  * not take more, and some fail the one that is too many. */
 #define SENDS_MAX ((uint64_t)NCCL_NET_MAX_REQUESTS)
 
-/* 0: the end of a connection is in order: its peer has said goodbye, or this node is closing and needs
+/* 0: the end of a connection is in order: its peer has sent FIN, or this node is closing and needs
  * nothing more of it. */
 static int link_error(struct nb_coll_comm *comm, struct nb_peer *peer, int err)
 {
@@ -33,8 +33,8 @@ static void close_tx(struct nb_tx *tx)
 {
     tx->closed = 1;
     for (; tx->done < tx->queued; tx->done++)
-        if (tx->item[tx->done % tx->slots].shared)
-            tx->item[tx->done % tx->slots].shared->left--;
+        if (tx->item[tx->done % tx->buffers].shared)
+            tx->item[tx->done % tx->buffers].shared->left--;
     tx->sent = tx->queued;
     tx->under_way = 0;
 }
@@ -54,12 +54,12 @@ static void update_gone(struct nb_coll_comm *comm, struct nb_peer *peer)
 {
     const struct nb_rx *c = &peer->rx[NB_CLASS_CONTRIB], *r = &peer->rx[NB_CLASS_RESULT];
 
-    if (!peer->life.bye)
+    if (!peer->life.fin)
         peer->gone = comm->state != NB_COMM_RUNNING;
     else if (!closed_any(peer))
         return;
-    else if ((c->closed || c->arrived >= peer->life.bye_count[0]) &&
-             (r->closed || r->arrived >= peer->life.bye_count[1]))
+    else if ((c->closed || c->arrived >= peer->life.fin_count[0]) &&
+             (r->closed || r->arrived >= peer->life.fin_count[1]))
         peer->gone = 1;
     /* One that left in the middle of an operation leaves sends behind for which a window would wait for ever,
      * instead of the values that will not come, which is an error (progress.c). */
@@ -103,7 +103,7 @@ int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx
     if (peer->gone || tx->closed)
         return 0;
     while (tx->sent < tx->queued && tx->sent - tx->done < SENDS_MAX) {
-        struct nb_tx_item *it = &tx->item[tx->sent % tx->slots];
+        struct nb_tx_item *it = &tx->item[tx->sent % tx->buffers];
         if (!(it->shared ? it->shared->ready : it->ready) || !nb_fair_allows(&comm->fair[tx->cls], tx))
             break;
         ret = comm->net->isend(tx->conn, it->data, item_bytes(it), 0, it->mhandle, &it->req);
@@ -116,7 +116,7 @@ int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx
         moved = 1;
     }
     while (tx->done < tx->sent) {
-        struct nb_tx_item *it = &tx->item[tx->done % tx->slots];
+        struct nb_tx_item *it = &tx->item[tx->done % tx->buffers];
         done = 0;
         ret = comm->net->test(it->req, &done, NULL);
         if (ret)
@@ -141,7 +141,7 @@ int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx
     if (peer->gone || rx->closed)
         return 0;
     while (rx->arrived < rx->posted && !rx->quiet) {
-        unsigned at = (unsigned)(rx->arrived % rx->slots);
+        unsigned at = (unsigned)(rx->arrived % rx->buffers);
         done = 0;
         ret = comm->net->test(rx->req[at], &done, &rx->len[at]);
         if (ret)
@@ -154,13 +154,13 @@ int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx
         rx->arrived++;
         moved = 1;
     }
-    while (rx->freed < rx->taken && !rx->held[rx->freed % rx->slots] &&
-           (!rx->unit || rx->unit[rx->freed % rx->slots].left == 0))
+    while (rx->freed < rx->taken && !rx->held[rx->freed % rx->buffers] &&
+           (!rx->shared || rx->shared[rx->freed % rx->buffers].left == 0))
         rx->freed++;
-    while (rx->posted - rx->freed < rx->slots && rx->posted - rx->arrived < rx->window) {
-        unsigned at = (unsigned)(rx->posted % rx->slots);
-        void *data = rx->mem + at * rx->slot, *mh = rx->mhandle;
-        size_t size = rx->slot;
+    while (rx->posted - rx->freed < rx->buffers && rx->posted - rx->arrived < rx->window) {
+        unsigned at = (unsigned)(rx->posted % rx->buffers);
+        void *data = rx->mem + at * rx->buffer_bytes, *mh = rx->mhandle;
+        size_t size = rx->buffer_bytes;
         int tag = 0;
         ret = comm->net->irecv(rx->conn, 1, &data, &size, &tag, &mh, &rx->req[at]);
         if (ret)
@@ -170,7 +170,7 @@ int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx
         rx->posted++;
         rx->quiet = 0; /* what the transport had read ahead may be for this one */
     }
-    if (peer->life.bye && !peer->gone)
+    if (peer->life.fin && !peer->gone)
         update_gone(comm, peer);
     return moved;
 }
@@ -182,7 +182,7 @@ static void push(struct nb_tx *tx, const struct nb_tx_item *item)
             item->shared->left--;
         return;
     }
-    tx->item[tx->queued % tx->slots] = *item;
+    tx->item[tx->queued % tx->buffers] = *item;
     tx->queued++;
 }
 
@@ -199,7 +199,8 @@ uint64_t nb_tx_reserve(struct nb_tx *tx, struct nb_shared *shared)
 {
     uint64_t number = tx->queued;
 
-    push(tx, &(struct nb_tx_item){.data = shared ? shared->buf : tx->mem + (number % tx->slots) * tx->slot,
+    push(tx, &(struct nb_tx_item){.data = shared ? shared->buf
+                                                 : tx->mem + (number % tx->buffers) * tx->buffer_bytes,
                                   .shared = shared,
                                   .mhandle = shared ? tx->shared_mhandle : tx->mhandle});
     return number;
@@ -207,7 +208,7 @@ uint64_t nb_tx_reserve(struct nb_tx *tx, struct nb_shared *shared)
 
 void nb_tx_ready(struct nb_tx *tx, uint64_t number, size_t len)
 {
-    struct nb_tx_item *it = &tx->item[number % tx->slots];
+    struct nb_tx_item *it = &tx->item[number % tx->buffers];
 
     if (tx->closed) /* let go of, and nothing is queued any more */
         return;
@@ -215,30 +216,30 @@ void nb_tx_ready(struct nb_tx *tx, uint64_t number, size_t len)
     it->ready = 1;
 }
 
-void nb_tx_forward(struct nb_tx *tx, struct nb_shared *slot)
+void nb_tx_forward(struct nb_tx *tx, struct nb_shared *buffer)
 {
-    push(tx, &(struct nb_tx_item){.data = slot->buf, .shared = slot, .mhandle = tx->forward_mhandle});
+    push(tx, &(struct nb_tx_item){.data = buffer->buf, .shared = buffer, .mhandle = tx->forward_mhandle});
 }
 
 const uint8_t *nb_rx_head(struct nb_coll_comm *comm, struct nb_peer *peer, enum nb_class cls)
 {
     struct nb_rx *rx = &peer->rx[cls];
-    const uint8_t *slot;
+    const uint8_t *buffer;
 
     if (rx->taken == rx->arrived)
         return NULL;
-    slot = rx->mem + (rx->taken % rx->slots) * rx->slot;
+    buffer = rx->mem + (rx->taken % rx->buffers) * rx->buffer_bytes;
     if (cls != NB_CLASS_CONTROL && !rx->parsed) {
         const char *why = "";
-        size_t len = rx->len[rx->taken % rx->slots];
-        rx->head_bytes = nb_msg_parse(slot, len, comm->token, comm->unit, &rx->head, &why);
+        size_t len = rx->len[rx->taken % rx->buffers];
+        rx->head_bytes = nb_msg_parse(buffer, len, comm->token, comm->unit, &rx->head, &why);
         if (rx->head_bytes < 0) {
             nb_comm_error(comm, -EBADMSG, "malformed message of %zu bytes from %s: %s", len, peer->name, why);
             return NULL;
         }
         rx->parsed = 1;
     }
-    return slot;
+    return buffer;
 }
 
 void nb_rx_take(struct nb_rx *rx)

@@ -25,26 +25,27 @@ struct nb_shared {
     uint64_t opno, off;
 };
 
-/* The ring that receives one class from one peer. The slots are filled, taken and freed in order. */
+/* The ring that receives one class from one peer. The message buffers are filled, taken and freed in
+ * order. */
 struct nb_rx {
     void *conn;
     void *mhandle;
     uint8_t *mem;
-    size_t slot;     /* bytes of a slot */
-    unsigned slots;  /* credits */
-    unsigned window; /* receives posted at once */
+    size_t buffer_bytes; /* bytes of a message buffer */
+    unsigned buffers;    /* credits */
+    unsigned window;     /* receives posted at once */
     void **req;
     size_t *len;
-    uint64_t posted, arrived, taken, freed; /* counters; slot = counter % slots */
-    /* For rings that are forwarded from (CONTRIB, and RESULT of the column): the unit of each slot. A slot is
-     * free when no connection sends it any more. */
-    struct nb_shared *unit;
-    uint8_t *held; /* [slots] tasks that read it, which keep it occupied */
+    uint64_t posted, arrived, taken, freed; /* counters; message buffer = counter % message buffers */
+    /* For rings that are forwarded from (CONTRIB, and RESULT of the column): the unit of each message buffer.
+     * A message buffer is free when no connection sends it any more. */
+    struct nb_shared *shared;
+    uint8_t *held; /* [message buffers] tasks that read it, which keep it occupied */
     int watched;   /* the epoll set reports when there is something to read */
     int quiet;     /* the last read found it empty: skip it until the epoll set reports it */
     int ended;     /* its connection was read to the end */
     int closed;    /* the connection has ended. Messages that have arrived may still be taken */
-    int parsed;    /* `head` is the header of slot `taken` */
+    int parsed;    /* `head` is the header of message buffer `taken` */
     struct nb_msg head;
     int head_bytes;
 };
@@ -54,21 +55,23 @@ struct nb_tx_item {
     size_t len;
     void *req;
     void *mhandle;
-    struct nb_shared *shared; /* the buffer that holds the data, or NULL: the ring's own slot holds it */
-    int ready;                /* its bytes are there: may be sent */
-    int apart;                /* other peers do not need theirs at the same time: fairness leaves it out */
+    struct nb_shared
+        *shared; /* the buffer that holds the data, or NULL: the ring's own message buffer holds it */
+    int ready;   /* its bytes are there: may be sent */
+    int apart;   /* other peers do not need theirs at the same time: fairness leaves it out */
 };
 
-/* The ring that sends one class to one peer. Item n has the buffer mem + (n % slots) * slot. */
+/* The ring that sends one class to one peer. Item n has the buffer mem + (n % message buffers) * message
+ * buffer. */
 struct nb_tx {
     enum nb_class cls;
     void *conn;
     void *mhandle;
     void *shared_mhandle;  /* of the pool (CONTRIB, RESULT), of the peer's retransmit unit (CONTROL) */
-    void *forward_mhandle; /* of the receive ring whose slots it forwards (RESULT) */
+    void *forward_mhandle; /* of the receive ring whose message buffers it forwards (RESULT) */
     uint8_t *mem;
-    size_t slot;
-    unsigned slots;
+    size_t buffer_bytes;
+    unsigned buffers;
     struct nb_tx_item *item;
     uint64_t queued, sent, done;
     /* Fairness: bytes that the transport has sent, and bytes that it is sending. */
@@ -81,9 +84,9 @@ struct nb_tx {
 
 struct nb_pool { /* a ring of shared buffers */
     uint8_t *mem;
-    size_t slot;
-    unsigned slots;
-    struct nb_shared *unit;
+    size_t buffer_bytes;
+    unsigned buffers;
+    struct nb_shared *shared;
     uint64_t head, tail;
 };
 
@@ -94,7 +97,8 @@ int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx
 /* Return the buffer for the next item, or NULL when all are in use. */
 static inline void *nb_tx_buffer(struct nb_tx *tx)
 {
-    return tx->queued - tx->done < tx->slots ? tx->mem + (tx->queued % tx->slots) * tx->slot : NULL;
+    return tx->queued - tx->done < tx->buffers ? tx->mem + (tx->queued % tx->buffers) * tx->buffer_bytes
+                                               : NULL;
 }
 void nb_tx_push(struct nb_tx *tx, const void *data, size_t len, struct nb_shared *shared);
 /* Reserve an item whose bytes come later, into its own buffer or into `shared`. Return its number. Later
@@ -104,18 +108,18 @@ void nb_tx_ready(struct nb_tx *tx, uint64_t item, size_t len);
 /* True when the oldest unsent item takes part in fairness. */
 static inline int nb_tx_is_fair(const struct nb_tx *tx)
 {
-    return tx->done < tx->queued && !tx->item[tx->done % tx->slots].apart;
+    return tx->done < tx->queued && !tx->item[tx->done % tx->buffers].apart;
 }
-/* Push an item whose bytes lie in a slot of a receive ring. */
-void nb_tx_forward(struct nb_tx *tx, struct nb_shared *slot);
+/* Push an item whose bytes lie in a message buffer of a receive ring. */
+void nb_tx_forward(struct nb_tx *tx, struct nb_shared *buffer);
 /* Return the oldest message that has not been taken, or NULL. Data messages are parsed and checked once. A
  * bad one fails the communicator. */
 const uint8_t *nb_rx_head(struct nb_coll_comm *comm, struct nb_peer *peer, enum nb_class cls);
 void nb_rx_take(struct nb_rx *rx);
-/* The slot of that message. */
+/* The message buffer of that message. */
 static inline unsigned nb_rx_at(const struct nb_rx *rx)
 {
-    return (unsigned)(rx->taken % rx->slots);
+    return (unsigned)(rx->taken % rx->buffers);
 }
 
 /* ---- sharing the link -------------------------------------------------------------------------------- */

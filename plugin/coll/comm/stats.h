@@ -37,7 +37,7 @@ struct nb_coll_stats {
     uint64_t feedback_resets;       /* errors dropped because a non-finite value was seen */
     uint64_t no_feedback_ambiguous; /* quantized operations without feedback: residual not certain */
     uint64_t no_feedback_budget;
-    uint64_t ref_slots, ref_hits, ref_new, ref_unconfirmed,
+    uint64_t references, ref_hits, ref_new, ref_unconfirmed,
         ref_budget; /* all-gather: owner's choices, per operation */
     /* all-gathers with NIBBLE_AG=delta4: operations; units sent as bounded differences, their runs of 256
      * values, and those of which something was dropped */

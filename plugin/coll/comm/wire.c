@@ -87,7 +87,7 @@ size_t nb_msg_pack(const struct nb_msg *msg, void *out)
     put64(b, 40, msg->flags & NB_MSG_CHECKED ? msg->check : 0);
     put32(b, 48, 0);
     if (has_reference(msg->codec, msg->flags)) {
-        put32(b, NB_MSG_BYTES, msg->slot);
+        put32(b, NB_MSG_BYTES, msg->ref_number);
         put32(b, NB_MSG_BYTES + 4, msg->version);
         put64(b, NB_MSG_BYTES + 8, msg->ref_hash);
         put64(b, NB_MSG_BYTES + 16, msg->new_hash);
@@ -163,7 +163,7 @@ int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, st
             return bad(why, "shorter than its header");
         if (get32(b, 48) != check_value(b + NB_MSG_BYTES, NB_MSG_REF_BYTES))
             return bad(why, "reference check value does not fit");
-        msg->slot = get32(b, NB_MSG_BYTES);
+        msg->ref_number = get32(b, NB_MSG_BYTES);
         msg->version = get32(b, NB_MSG_BYTES + 4);
         msg->ref_hash = get64(b, NB_MSG_BYTES + 8);
         msg->new_hash = get64(b, NB_MSG_BYTES + 16);
@@ -285,7 +285,7 @@ void nb_hello_pack(const struct nb_hello *hello, void *out)
     put32(b, 16, hello->cls);
     put32(b, 20, hello->rank);
     put32(b, 24, hello->nnodes);
-    put32(b, 28, hello->group_token);
+    put32(b, 28, hello->token_share);
     put64(b, 32, hello->comm_id);
     put64(b, 40, hello->settings);
     memcpy(b + 48, hello->version, sizeof(hello->version) - 1);
@@ -304,7 +304,7 @@ int nb_hello_parse(const void *in, size_t len, struct nb_hello *hello, const cha
     hello->cls = get32(b, 16);
     hello->rank = get32(b, 20);
     hello->nnodes = get32(b, 24);
-    hello->group_token = get32(b, 28);
+    hello->token_share = get32(b, 28);
     hello->comm_id = get64(b, 32);
     hello->settings = get64(b, 40);
     if (get_text(b, 48, hello->version, sizeof(hello->version)) ||

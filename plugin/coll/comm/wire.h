@@ -43,14 +43,14 @@ struct nb_msg {
     uint32_t coded; /* bytes that follow this header (and its reference part): the payload */
     uint64_t check; /* with NB_MSG_CHECKED nb_hash64, with NB_PAYLOAD_SEED, of the payload, else 0 */
     /* With NB_MSG_KEEP, or a codec with a reference, the reference part follows the header: */
-    uint32_t slot;     /* reference slot of the owner */
-    uint32_t version;  /* of the unit's reference after this message */
-    uint64_t ref_hash; /* nb_hash64 of the reference this was coded against, else 0 */
-    uint64_t new_hash; /* nb_hash64 of the bytes that the message stands for */
+    uint32_t ref_number; /* reference number of the owner */
+    uint32_t version;    /* of the unit's reference after this message */
+    uint64_t ref_hash;   /* nb_hash64 of the reference this was coded against, else 0 */
+    uint64_t new_hash;   /* nb_hash64 of the bytes that the message stands for */
 };
 
 enum {
-    NB_MSG_KEEP = 1, /* keep the bytes as the reference of (owner, slot) for this range */
+    NB_MSG_KEEP = 1, /* keep the bytes as the reference of (owner, number) for this range */
     NB_MSG_TWO_HOP =
         2, /* the operation goes by two hops: who gets a segment as CONTRIB works on it for others */
     NB_MSG_TWO_LEVEL = 4,                             /* it goes along rows and columns, likewise */
@@ -86,8 +86,8 @@ enum nb_ctl_kind {
     NB_CTL_RAW =
         2, /* a: operation, b: offset in the own block, c: length, at most NB_CTL_DATA_BYTES: please send
                          * this range again as raw bytes */
-    NB_CTL_BYE = 3,     /* a, b: messages sent so far as CONTRIB and RESULT; nothing will follow */
-    NB_CTL_BYE_ACK = 4, /* all of them have arrived */
+    NB_CTL_FIN = 3,     /* a, b: messages sent so far as CONTRIB and RESULT; nothing will follow */
+    NB_CTL_FIN_ACK = 4, /* all of them have arrived */
     NB_CTL_ABORT =
         5, /* the communicator has failed on the sender; a: the node that found why, text: what it says;
                        * both are passed on as they are */
@@ -133,7 +133,7 @@ struct nb_hello {
     uint32_t nclasses; /* NB_CLASS_COUNT of the sender */
     uint32_t cls;      /* enum nb_class of this connection */
     uint32_t rank, nnodes;
-    uint32_t group_token; /* sender's share of the group token (shares are combined) */
+    uint32_t token_share; /* sender's share of the group token (shares are combined) */
     uint64_t comm_id;     /* NCCL's communicator hash; 0 unknown */
     uint64_t settings;    /* nb_params_hash; 0: the sender has bad settings, and declines */
     char version[32];     /* plugin version, terminated */

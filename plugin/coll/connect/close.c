@@ -5,7 +5,7 @@
  *   state      who moves it     what happens                                                  next
  *   RUNNING    nb_coll_close    asks the engine, which sets a deadline; unfinished            CLOSING
  *                               operations fail the communicator, so that peers do not wait for them
- *   CLOSING    the engine       graceful shutdown (progress.c): what is owed is sent, then BYE,   CLOSED
+ *   CLOSING    the engine       graceful shutdown (progress.c): what is owed is sent, then FIN,   CLOSED
  *                               until every peer has confirmed it; at once after a failure
  *   CLOSED     the engine       lets go of the communicator: `detached`                       (freed)
  *   (an engine that is stuck: nb_coll_close gives up, and everything is left as it is)

@@ -126,10 +126,10 @@ static void ask_settings(struct nb_mesh *m, uint32_t order)
         nb_decline(m, "%s", why);
 }
 
-/* Decline a communicator on which coding gains nothing, once the facts of all nodes are here. They are with the yeses
- * of ROW and COLUMN, so from ROW_ALL on. A node says its own no only behind its last round, when every node
- * has said ROW_ALL: so whoever hears that no has the same facts, comes to the same answer here, and takes the
- * no for its own. */
+/* Decline a communicator on which coding gains nothing, once the facts of all nodes are here. They are with
+ * the yeses of ROW and COLUMN, so from ROW_ALL on. A node says its own no only behind its last round, when
+ * every node has said ROW_ALL: so whoever hears that no has the same facts, comes to the same answer here,
+ * and takes the no for its own. */
 static void ask_gain(struct nb_mesh *m)
 {
     struct nb_reckon_facts facts = m->row_facts;
@@ -213,7 +213,7 @@ static void announce(struct nb_coll_comm *comm)
             "class, "
             "staging %.1f MiB",
             comm->label, comm->net->name, grid, schedule, comm->device->ops->name, comm->unit,
-            comm->neighbors[0]->rx[NB_CLASS_CONTRIB].slots, (double)comm->staging_bytes / (1 << 20));
+            comm->neighbors[0]->rx[NB_CLASS_CONTRIB].buffers, (double)comm->staging_bytes / (1 << 20));
     nb_comm_log_plan(comm);
     nb_facts_log(comm);
 }

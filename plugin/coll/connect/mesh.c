@@ -286,7 +286,7 @@ static void check_hello(struct nb_mesh *m, const struct nb_hello *h)
 /* A second connection says that it is this one. True when it takes its place. */
 static bool replaces(struct nb_mesh *m, const struct nb_hello *h)
 {
-    if (m->token[h->rank] != h->group_token)
+    if (m->token[h->rank] != h->token_share)
         nb_decline(m, "two processes say they are node %u", h->rank);
     else if (m->prepared)
         nb_decline_blame(m, NB_CAUSE_LOST, "the connection with %s has broken", m->comm->peer[h->rank].name);
@@ -323,7 +323,7 @@ static bool identify(struct nb_mesh *m, struct nb_incoming *in)
     in->cls = (int)h.cls;
     if (h.cls == NB_CLASS_CONTROL)
         m->ballot[h.rank].ended = false;
-    m->token[h.rank] = h.group_token;
+    m->token[h.rank] = h.token_share;
     snprintf(comm->peer[h.rank].name, sizeof(comm->peer[h.rank].name), "node %u (%.40s, %.48s)", h.rank,
              h.host, from);
     return true;
@@ -516,9 +516,9 @@ int nb_mesh_init(struct nb_mesh *m, struct nb_coll_comm *comm, void *listener, v
         snprintf(m->mine.host, sizeof(m->mine.host), "%s", comm->ctx->host);
     else
         gethostname(m->mine.host, sizeof(m->mine.host) - 1);
-    ret = comm->ctx->random ? comm->ctx->random(comm->ctx, &m->mine.group_token, sizeof(m->mine.group_token))
-                            : nb_random(&m->mine.group_token, sizeof(m->mine.group_token));
-    m->token[comm->rank] = m->mine.group_token;
+    ret = comm->ctx->random ? comm->ctx->random(comm->ctx, &m->mine.token_share, sizeof(m->mine.token_share))
+                            : nb_random(&m->mine.token_share, sizeof(m->mine.token_share));
+    m->token[comm->rank] = m->mine.token_share;
     return ret;
 }
 

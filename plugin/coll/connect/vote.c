@@ -439,7 +439,7 @@ static bool hear_behind(struct nb_mesh *m, int r)
     bool moved = ret > 0;
 
     while (rx->taken < rx->arrived && !m->ballot[r].over &&
-           read_behind(m, r, rx->mem + nb_rx_at(rx) * rx->slot, rx->len[nb_rx_at(rx)])) {
+           read_behind(m, r, rx->mem + nb_rx_at(rx) * rx->buffer_bytes, rx->len[nb_rx_at(rx)])) {
         nb_rx_take(rx);
         moved = true;
     }

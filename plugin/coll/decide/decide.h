@@ -42,7 +42,7 @@ struct nb_work;
 struct nb_reckon_facts nb_facts_of_node(const struct nb_coll_comm *comm);
 
 /* Return what the settings make alike on all nodes of a communicator of `nodes` nodes. Any thread. */
-struct nb_reckon_group nb_facts_group(const struct nb_params *params, int nodes);
+struct nb_reckon_nodes nb_facts_group(const struct nb_params *params, int nodes);
 
 /* All nodes have voted: reckon with the facts of the slowest. */
 void nb_facts_settle(struct nb_coll_comm *comm, const struct nb_reckon_facts *slowest);
@@ -114,8 +114,8 @@ int nb_kill_switch_control(struct nb_coll_comm *comm, struct nb_peer *peer, cons
  * Decisions on operations, in their order.
  *
  *     new -----------> sampled ----------> decided --------------------> settled
- *     (first window)   (its values)        (before the first segment is    (holds its error slot; segments
- *                                          encoded: codec, error slot)     wait until then)
+ *     (first window)   (its values)        (before the first segment is    (holds its residual; segments
+ *                                          encoded: codec, residual)     wait until then)
  *
  * All-gathers are settled when they are new. Where their codec depends on the segment, flow/gather_send.c
  * chooses it.
@@ -130,7 +130,7 @@ struct nb_sig_report {
     uint64_t count;
     uint32_t nranks;
     uint64_t ops, coded;
-    uint64_t reason[NB_REASON_COUNT];
+    uint64_t reason[NB_RAW_REASON_COUNT];
     struct nb_class_decision gradient;     /* the last decision */
     uint64_t identity[NB_ID_REASON_COUNT]; /* of coded operations */
     uint64_t with_feedback;
@@ -162,11 +162,11 @@ struct nb_decisions {
     uint64_t infos_used;
     struct nb_kept_evidence *spare; /* spare evidence, for later operations */
     int has_anchor;
-    uint32_t anchor;                                  /* the gathered block whose change marks a step */
-    struct nb_slab reports;                           /* of struct nb_sig_report */
-    unsigned reported;                                /* signatures */
-    int off;                                          /* the kill switch is on: code no operation */
-    uint64_t reasons[NB_FUNC_COUNT][NB_REASON_COUNT]; /* operations that were sent raw */
+    uint32_t anchor;                                      /* the gathered block whose change marks a step */
+    struct nb_slab reports;                               /* of struct nb_sig_report */
+    unsigned reported;                                    /* signatures */
+    int off;                                              /* the kill switch is on: code no operation */
+    uint64_t reasons[NB_FUNC_COUNT][NB_RAW_REASON_COUNT]; /* operations that were sent raw */
     struct nb_proofs proofs;
     struct nb_kill_switch kill_switch;
 };
@@ -209,21 +209,21 @@ enum nb_codec nb_op_info_codec(const struct nb_op_info *f);
 enum nb_dtype nb_op_info_dtype(const struct nb_op_info *f);
 /* Return the call of the operation. */
 const struct nb_job_call *nb_op_info_call(const struct nb_op_info *f);
-/* Return the error slot of a settled reduction, or NULL, and the operation that holds it. */
-struct nb_ef_slot *nb_op_info_slot(const struct nb_op_info *f, uint64_t *opno);
+/* Return the residual of a settled reduction, or NULL, and the operation that holds it. */
+struct nb_residual *nb_op_info_residual(const struct nb_op_info *f, uint64_t *opno);
 /* The hop of a settled reduction's segment. */
 enum nb_hop {
     NB_HOP_CONTRIBUTION, /* this node's own values */
     NB_HOP_SUM,          /* a sum that goes on */
     NB_HOP_FINER         /* a sum that goes on, with the finer codec */
 };
-/* Return the codec of a settled reduction for a segment of `values` values. sure: all of them are values of the
- * operation. */
+/* Return the codec of a settled reduction for a segment of `values` values. sure: all of them are values of
+ * the operation. */
 enum nb_codec nb_op_segment_codec(const struct nb_op *op, bool sure, uint64_t values, enum nb_hop hop);
 /* Return the codec of an all-gather whose content was sampled. */
 enum nb_codec nb_op_gather_codec(struct nb_coll_comm *comm, struct nb_op *op);
 /* Count an operation that is sent raw for this reason. */
-void nb_decisions_count_raw(struct nb_coll_comm *comm, enum nb_func func, enum nb_reason why);
+void nb_decisions_count_raw(struct nb_coll_comm *comm, enum nb_func func, enum nb_raw_reason why);
 /* Count an encoded segment of a settled operation. */
 void nb_op_encoded(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_encode_stats *stats,
                    size_t bytes, size_t coded);
@@ -239,7 +239,7 @@ static inline int nb_decisions_off(const struct nb_decisions *decisions)
 {
     return decisions->off;
 }
-/* A task has ended that used an error slot. */
-void nb_decisions_release_slot(struct nb_coll_comm *comm, struct nb_ef_slot *slot);
+/* A task has ended that used an residual. */
+void nb_decisions_release_residual(struct nb_coll_comm *comm, struct nb_residual *residual);
 
 #endif

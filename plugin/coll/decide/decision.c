@@ -15,7 +15,7 @@
 #include "device/host/host.h"
 
 /* Slots by identity are numbered apart from those that records vouch for. */
-#define IDENTITY_SLOTS ((int64_t)1 << 40)
+#define IDENTITY_BUFFERS ((int64_t)1 << 40)
 
 /* ---- state ------------------------------------------------------------------------------------------- */
 
@@ -39,14 +39,14 @@ struct nb_op_info {
     uint64_t values;       /* a block of the error state */
     uint32_t blocks;
     uint64_t geometry;
-    enum nb_reason reason;
+    enum nb_raw_reason reason;
     enum nb_codec codec; /* eligible for; once settled: to be used */
     int settled;
     struct nb_decision decision; /* from here on: once settled */
-    int wants_slot;              /* key names the slot, which is still in use by the operation before */
+    int wants_residual;          /* key names the residual, which is still in use by the operation before */
     struct nb_ef_key key;
     int fresh;
-    struct nb_ef_slot *ef;
+    struct nb_residual *ef;
     struct nb_sig_report *report;
 };
 
@@ -132,14 +132,14 @@ void nb_decisions_destroy(struct nb_coll_comm *comm)
     free(d);
 }
 
-void nb_decisions_count_raw(struct nb_coll_comm *comm, enum nb_func func, enum nb_reason why)
+void nb_decisions_count_raw(struct nb_coll_comm *comm, enum nb_func func, enum nb_raw_reason why)
 {
     comm->decisions->reasons[func][why]++;
 }
 
-void nb_decisions_release_slot(struct nb_coll_comm *comm, struct nb_ef_slot *slot)
+void nb_decisions_release_residual(struct nb_coll_comm *comm, struct nb_residual *residual)
 {
-    nb_feedback_release(comm->decisions->feedback, slot);
+    nb_feedback_release(comm->decisions->feedback, residual);
 }
 
 int nb_decisions_progress(struct nb_coll_comm *comm)
@@ -269,7 +269,7 @@ const struct nb_job_call *nb_op_info_call(const struct nb_op_info *f)
     return &f->call;
 }
 
-struct nb_ef_slot *nb_op_info_slot(const struct nb_op_info *f, uint64_t *opno)
+struct nb_residual *nb_op_info_residual(const struct nb_op_info *f, uint64_t *opno)
 {
     *opno = f->opno;
     return f->ef;
@@ -300,8 +300,8 @@ static uint64_t span_of(uint64_t bytes, enum nb_dtype type)
     return span;
 }
 
-/* How the values are read. Of gathered bytes of another type the upper halves of FP32 and BF16 values look alike, and
- * FP16's are in order. */
+/* How the values are read. Of gathered bytes of another type the upper halves of FP32 and BF16 values look
+ * alike, and FP16's are in order. */
 static enum nb_dtype looks_like(const struct nb_op_info *f)
 {
     enum nb_dtype type;
@@ -451,8 +451,8 @@ static void tell(const struct nb_coll_comm *comm, const struct nb_op_info *f,
     NB_INFO(NCCL_NET | NCCL_COLL, "%s: %s", comm->label, text);
 }
 
-/* Which error slot a quantized operation has, if any. */
-static void want_slot(struct nb_coll_comm *comm, struct nb_op_info *f)
+/* Which residual a quantized operation has, if any. */
+static void want_residual(struct nb_coll_comm *comm, struct nb_op_info *f)
 {
     const struct nb_params *p = comm->ctx->params;
     const struct nb_identity_decision *id = &f->decision.identity;
@@ -461,28 +461,28 @@ static void want_slot(struct nb_coll_comm *comm, struct nb_op_info *f)
     if (p->ef == NB_FEEDBACK_OFF)
         return;
     f->report->identity[id->reason]++;
-    if (!asserted && (id->slot < 0 || id->reason == NB_ID_SHARED)) {
+    if (!asserted && (id->tracked < 0 || id->reason == NB_ID_SHARED)) {
         comm->stats.no_feedback_ambiguous++;
-        if (id->slot >= 0) /* what it holds is nobody's */
-            nb_feedback_drop(comm->decisions->feedback, IDENTITY_SLOTS + id->slot);
+        if (id->tracked >= 0) /* what it holds is nobody's */
+            nb_feedback_drop(comm->decisions->feedback, IDENTITY_BUFFERS + id->tracked);
         return;
     }
     f->key = (struct nb_ef_key){.func = f->call.func,
                                 .type = f->dtype,
                                 .n = f->values,
                                 .blocks = f->blocks,
-                                .id = asserted ? f->asserted : IDENTITY_SLOTS + id->slot,
+                                .id = asserted ? f->asserted : IDENTITY_BUFFERS + id->tracked,
                                 .geometry = f->geometry};
     f->fresh = !asserted && id->empty;
-    f->wants_slot = 1;
+    f->wants_residual = 1;
 }
 
 /* Take it: 1, or 0 while the operation before uses it. */
-static int take_slot(struct nb_coll_comm *comm, struct nb_op_info *f)
+static int take_residual(struct nb_coll_comm *comm, struct nb_op_info *f)
 {
     if (nb_feedback_busy(comm->decisions->feedback, &f->key))
         return 0;
-    f->wants_slot = 0;
+    f->wants_residual = 0;
     nb_feedback_trim(comm->decisions->feedback, nb_window(comm, comm->oldest)->op->opno);
     f->ef = nb_feedback_get(comm->decisions->feedback, &f->key, f->opno, f->fresh);
     if (f->ef) {
@@ -504,7 +504,7 @@ static void observe(const struct nb_coll_comm *comm, const struct nb_op *op, con
                                .call = f->number - 1,
                                .codec = op->func == NB_FUNC_ALL_GATHER ? op->codec : f->codec,
                                .class_kind = -1,
-                               .slot = -1,
+                               .tracked = -1,
                                .id_reason = -1,
                                .fed = f->ef != NULL};
 
@@ -512,14 +512,14 @@ static void observe(const struct nb_coll_comm *comm, const struct nb_op *op, con
         o.class_kind = v->gradient.kind;
         o.class_reason = v->gradient.reason;
         o.warmup = v->gradient.warmup;
-        o.slot = v->identity.slot;
+        o.tracked = v->identity.tracked;
         o.empty = v->identity.empty;
         o.id_reason = v->identity.reason;
     }
-    nb_observe_tell(&comm->node->observer, &o);
+    nb_observe_report(&comm->node->observer, &o);
 }
 
-/* All but the error slot. */
+/* All but the residual. */
 static void decide(struct nb_coll_comm *comm, struct nb_op *op, struct nb_op_info *f)
 {
     const struct nb_decision *v = &f->decision;
@@ -551,10 +551,10 @@ static void decide(struct nb_coll_comm *comm, struct nb_op *op, struct nb_op_inf
         f->report->coded++;
         if (!comm->shadow)
             comm->stats.func[f->call.func].coded_ops++;
-        want_slot(comm, f);
-    } else if (v->identity.slot >= 0 &&
+        want_residual(comm, f);
+    } else if (v->identity.tracked >= 0 &&
                v->identity.empty) { /* said once, whether this operation is coded or not */
-        nb_feedback_drop(comm->decisions->feedback, IDENTITY_SLOTS + v->identity.slot);
+        nb_feedback_drop(comm->decisions->feedback, IDENTITY_BUFFERS + v->identity.tracked);
     }
 }
 
@@ -562,14 +562,14 @@ int nb_op_settle(struct nb_coll_comm *comm, struct nb_op *op)
 {
     struct nb_op_info *f = op->info;
 
-    if (!f || (f->settled && !f->wants_slot))
+    if (!f || (f->settled && !f->wants_residual))
         return 1;
     if (!f->settled) {
         if (comm->gathering || nb_proof_pending(comm, op->opno))
             return 0; /* what they show has to be known */
         decide(comm, op, f);
     }
-    if (f->wants_slot && !take_slot(comm, f))
+    if (f->wants_residual && !take_residual(comm, f))
         return 0;
     if (nb_observed(&comm->node->observer))
         observe(comm, op, &f->decision);
@@ -596,9 +596,9 @@ static void mark_step(struct nb_coll_comm *comm, const struct nb_op *op)
 {
     if (!comm->decisions->has_anchor) {
         comm->decisions->has_anchor = 1;
-        comm->decisions->anchor = op->like->slot;
+        comm->decisions->anchor = op->like->number;
     }
-    if (op->like->slot == comm->decisions->anchor)
+    if (op->like->number == comm->decisions->anchor)
         nb_feedback_step(comm->decisions->feedback, op->opno);
 }
 
@@ -626,7 +626,7 @@ void nb_op_gathered(struct nb_coll_comm *comm, struct nb_op *op)
 {
     static const struct nb_evidence nothing;
     struct nb_op_info *f = op->info;
-    int64_t unit = op->like && op->outcome != NB_REF_NEW ? (int64_t)op->like->slot : -1;
+    int64_t unit = op->like && op->outcome != NB_REF_NEW ? (int64_t)op->like->number : -1;
 
     nb_proof_gathered(comm, op, !op->like || op->changed);
     nb_job_gather(comm->decisions->job, f->number, f->announced, &f->call,

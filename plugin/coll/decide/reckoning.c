@@ -24,11 +24,11 @@ struct nb_reckon_facts nb_facts_of_node(const struct nb_coll_comm *comm)
     return facts;
 }
 
-struct nb_reckon_group nb_facts_group(const struct nb_params *p, int nodes)
+struct nb_reckon_nodes nb_facts_group(const struct nb_params *p, int nodes)
 {
     const struct nb_grid grid = nb_grid_choose(nodes, p->schedule, p->group);
 
-    return (struct nb_reckon_group){.nodes = nodes,
+    return (struct nb_reckon_nodes){.nodes = nodes,
                                     .columns = grid.rows > 1 ? grid.columns : 0,
                                     .schedule = p->schedule,
                                     .unit = (double)(p->unit_bytes / 4096 * 4096),
@@ -38,7 +38,7 @@ struct nb_reckon_group nb_facts_group(const struct nb_params *p, int nodes)
 void nb_facts_settle(struct nb_coll_comm *comm, const struct nb_reckon_facts *slowest)
 {
     const struct nb_params *p = comm->ctx->params;
-    const struct nb_reckon_group group = nb_facts_group(p, comm->nnodes);
+    const struct nb_reckon_nodes group = nb_facts_group(p, comm->nnodes);
 
     nb_reckon(slowest, &group, &comm->reckoning);
     for (int wide = 0; wide < 2; wide++) {

@@ -102,7 +102,8 @@ void nb_pace_moved(struct nb_coll_comm *comm);
 
 /* ---- control messages about retransmission ----------------------------------------------------------- */
 
-/* Handle DATA from `peer`, which lies in slot `at` of `rx`. 0, or < 0 when the communicator has failed. */
+/* Handle DATA from `peer`, which lies in message buffer `at` of `rx`. 0, or < 0 when the communicator has
+ * failed. */
 int nb_retransmit_received(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl,
                            struct nb_rx *rx, unsigned at);
 

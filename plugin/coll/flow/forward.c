@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Forwarding: the message goes on as it came, from the slot in which it arrived, which is free again when the
- * last receiver has taken it, and is delivered here. So a completed window has no pending forwards. See
- * internal.h for the order.
+ * Forwarding: the message goes on as it came, from the message buffer in which it arrived, which is free
+ * again when the last receiver has taken it, and is delivered here. So a completed window has no pending
+ * forwards. See internal.h for the order.
  */
 #include <errno.h>
 
@@ -62,7 +62,7 @@ static int forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const str
                    struct nb_peer *from, struct nb_rx *rx)
 {
     struct nb_peer *owner = &comm->peer[segment->owner];
-    struct nb_shared *unit = &rx->unit[nb_rx_at(rx)];
+    struct nb_shared *unit = &rx->shared[nb_rx_at(rx)];
     const struct nb_op *op = win->op;
     struct nb_msg head;
     size_t len;
@@ -76,7 +76,7 @@ static int forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const str
     len = rx->len[nb_rx_at(rx)];
     if (head.func == NB_FUNC_ALL_GATHER && !nb_gather_can_take(comm, owner, &head))
         return 0;
-    /* The slot is kept by a count of its own while it is taken, which may finish the window. */
+    /* The message buffer is kept by a count of its own while it is taken, which may finish the window. */
     unit->len = len;
     unit->left = 1;
     ret = head.func == NB_FUNC_ALL_GATHER ? nb_gather_take(comm, owner, from, win, segment, rx)
@@ -106,11 +106,11 @@ static int emit(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct
     /* Results of operations that are not forwarded lie between. */
     comm->flow->forward.emit_next = nb_max64(comm->flow->forward.emit_next, pool->head);
     while (comm->flow->forward.emit_next < pool->tail &&
-           pool->unit[comm->flow->forward.emit_next % pool->slots].opno < win->op->opno)
+           pool->shared[comm->flow->forward.emit_next % pool->buffers].opno < win->op->opno)
         comm->flow->forward.emit_next++;
     if (comm->flow->forward.emit_next == pool->tail)
         return 0;
-    unit = &pool->unit[comm->flow->forward.emit_next % pool->slots];
+    unit = &pool->shared[comm->flow->forward.emit_next % pool->buffers];
     if (unit->opno != win->op->opno || unit->off != segment->off)
         return nb_comm_error(comm, -EPROTO, "all_reduce results are out of step (%llu at %llu)",
                              (unsigned long long)unit->opno, (unsigned long long)unit->off);

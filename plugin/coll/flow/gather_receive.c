@@ -24,8 +24,8 @@
  *                                  LOAD_REF      the reference     delivered; the two hashes differ: RETRANSMIT
  *   either, reference misfits      RETRANSMIT    the owner's bytes HASH; STORE_REF, where they are to be kept
  *
- * After STORE_REF (values into the reference) the segment is delivered. A slot of the ring is held until the
- * message is decoded, or is known not to be.
+ * After STORE_REF (values into the reference) the segment is delivered. A message buffer of the ring is held
+ * until the message is decoded, or is known not to be.
  */
 
 /* The segment is delivered, and its bytes are kept, or could not be. */
@@ -69,8 +69,8 @@ static int ask(struct nb_task *t)
 /* This node does not hold what the differences are from. */
 static int ask_without_reference(struct nb_task *t)
 {
-    NB_INFO(NCCL_NET, "reference %u of %s does not fit: asking for raw bytes of all_gather %llu", t->msg.slot,
-            t->owner->name, (unsigned long long)t->msg.opno);
+    NB_INFO(NCCL_NET, "reference %u of %s does not fit: asking for raw bytes of all_gather %llu",
+            t->msg.ref_number, t->owner->name, (unsigned long long)t->msg.opno);
     return ask(t);
 }
 
@@ -118,7 +118,7 @@ static int checked(struct nb_coll_comm *comm, struct nb_task *t)
     if (!as_meant) /* for the second time: not on the way */
         return nb_payload_damaged(comm, t->owner, t->owner->rank, &t->msg);
     if (t->msg.flags & NB_MSG_KEEP)
-        ref = nb_refs_of_peer(comm->refs, t->owner->rank, t->msg.slot, t->op->block, 1);
+        ref = nb_refs_of_peer(comm->refs, t->owner->rank, t->msg.ref_number, t->op->block, 1);
     t->ref = ref ? ref + nb_task_place_in_block(t) : NULL;
     return keep(comm, t);
 }
@@ -198,7 +198,7 @@ int nb_gather_take(struct nb_coll_comm *comm, struct nb_peer *owner, struct nb_p
     t->msg = *m;
     t->owner = owner;
     t->peer = from;
-    t->body = rx->mem + nb_rx_at(rx) * rx->slot + rx->head_bytes;
+    t->body = rx->mem + nb_rx_at(rx) * rx->buffer_bytes + rx->head_bytes;
     t->bytes = m->bytes;
     t->values = win->recv + (m->offset - win->off);
     t->resent = false;
@@ -208,7 +208,7 @@ int nb_gather_take(struct nb_coll_comm *comm, struct nb_peer *owner, struct nb_p
         return -1;
     }
     if (m->flags & NB_MSG_KEEP)
-        ref = nb_refs_of_peer(comm->refs, owner->rank, m->slot, win->op->block,
+        ref = nb_refs_of_peer(comm->refs, owner->rank, m->ref_number, win->op->block,
                               !nb_codec_row(m->codec)->reference);
     t->ref = ref ? ref + nb_task_place_in_block(t) : NULL;
     ret = first_step(comm, t);

@@ -16,7 +16,7 @@
 /* Weights move by less than this between two gathers: rms of the change over that of the values. */
 #define NEAR 0.125
 
-/* Are the values of the slot those of the block, moved a little? What is not finite never is. */
+/* Are the values of the reference those of the block, moved a little? What is not finite never is. */
 static int moved_a_little(const struct nb_gather_pick *p)
 {
     double moved = 0, size = 0;
@@ -62,10 +62,11 @@ static void settle_reference(struct nb_coll_comm *comm, struct nb_op *op)
     comm->stats.gathers_bounded += (uint64_t)op->lossy;
 }
 
-/* ---- steps of the task ---------------------------------------------------------------------------------- */
+/* ---- steps of the task
+ * ---------------------------------------------------------------------------------- */
 
 /*
- *     LOOK --> ALIKE, as often as there is a slot to ask about --> over
+ *     LOOK --> ALIKE, as often as there is a reference to ask about --> over
  *       \                                                  \----> OWN --> REF --> over
  *        \--what is sent raw--> over
  */
@@ -84,7 +85,7 @@ static ssize_t ask(struct nb_coll_comm *comm, struct nb_task *t)
     switch (p->step) {
     case NB_PICK_LOOK: return nb_op_info_sample(comm, t->op->info, &t->work, s->own);
     case NB_PICK_ALIKE:
-        return dev->ops->nearness(dev, &t->work, s->own, p->there, s->avail, NB_REF_SAMPLES, &p->near);
+        return dev->ops->similarity(dev, &t->work, s->own, p->there, s->avail, NB_REF_SAMPLES, &p->near);
     default: break;
     }
     return dev->ops->sample(dev, &t->work, nb_op_info_dtype(t->op->info),
@@ -135,7 +136,7 @@ static int pick_step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t 
                              (unsigned long long)op->opno, strerror((int)-result));
     switch (p->step) {
     case NB_PICK_LOOK: nb_op_info_sampled(op->info, (unsigned)result); return looked(comm, op);
-    case NB_PICK_ALIKE: nb_refs_hear(comm->refs, &p->search, &p->near); return seek(comm, op);
+    case NB_PICK_ALIKE: nb_refs_answer(comm->refs, &p->search, &p->near); return seek(comm, op);
     default: break;
     }
     if (result != NB_NEAR_SAMPLES)
@@ -148,7 +149,8 @@ static int pick_step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t 
     return picked(comm, op);
 }
 
-/* ---- one operation -------------------------------------------------------------------------------------- */
+/* ---- one operation
+ * -------------------------------------------------------------------------------------- */
 
 static int begin(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment)
 {
@@ -175,9 +177,9 @@ static int begin(struct nb_coll_comm *comm, struct nb_coll_req *win, const struc
     return nb_task_run(comm, t);
 }
 
-/* The operation of `win` is about to send `segment` of the own block: 1 when its reference is chosen and may be used; 0:
- * not yet, come again, or the communicator has failed. A task is to be had, and none of the own block in
- * flight while op->picked is 0. */
+/* The operation of `win` is about to send `segment` of the own block: 1 when its reference is chosen and may
+ * be used; 0: not yet, come again, or the communicator has failed. A task is to be had, and none of the own
+ * block in flight while op->picked is 0. */
 static int pick_reference(struct nb_coll_comm *comm, struct nb_coll_req *win,
                           const struct nb_segment *segment)
 {
@@ -288,9 +290,10 @@ static void count_moved(struct nb_task *t)
  *   receivers could keep it)      changed                      raw
  */
 
-/* Begin with one whose bytes are at t->values: write what is known of the header, mark the place in the reference as
- * written by this operation, and set the task's first step; the message will be at `out`. It changes the
- * reference's records, so it is done once for each segment, in the order of operations and segments. */
+/* Begin with one whose bytes are at t->values: write what is known of the header, mark the place in the
+ * reference as written by this operation, and set the task's first step; the message will be at `out`. It
+ * changes the reference's records, so it is done once for each segment, in the order of operations and
+ * segments. */
 static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *out)
 {
     struct nb_op *op = t->op;
@@ -302,7 +305,7 @@ static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *o
     op->changed |= op->outcome == NB_REF_NEW;
     if (op->ref) {
         msg->flags |= NB_MSG_KEEP;
-        msg->slot = op->ref->slot;
+        msg->ref_number = op->ref->number;
         msg->version = op->ref->version + (op->ref->last_op != op->opno || op->ref->version == 0);
     }
     t->body = out + nb_msg_header_bytes(msg);
@@ -338,8 +341,8 @@ static int next_note(struct nb_coll_comm *comm, struct nb_task *t)
     return NB_TASK_MORE;
 }
 
-/* It is known what the bytes are: the step that makes the message, or what comes after it where there is nothing to be
- * made. */
+/* It is known what the bytes are: the step that makes the message, or what comes after it where there is
+ * nothing to be made. */
 static int found(struct nb_coll_comm *comm, struct nb_task *t, enum nb_ref_source source)
 {
     struct nb_op *op = t->op;
@@ -477,8 +480,8 @@ static int step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t resul
                              (unsigned long long)t->op->opno, strerror((int)-result));
     switch (t->step) {
     case NB_STEP_COMPARE: return compared(comm, t);
-    case NB_STEP_SOURCE: nb_refs_source_hear(t->op->like, &t->range); return next_source(comm, t);
-    case NB_STEP_NOTE: nb_refs_note_hear(t->op->like, &t->range); return next_note(comm, t);
+    case NB_STEP_SOURCE: nb_refs_source_answer(t->op->like, &t->range); return next_source(comm, t);
+    case NB_STEP_NOTE: nb_refs_note_answer(t->op->like, &t->range); return next_note(comm, t);
     case NB_STEP_HASH:
         t->msg.new_hash = t->seen.hash;
         t->step = NB_STEP_COPY;
@@ -499,7 +502,8 @@ int nb_gather_can_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const
 
     if (!nb_tasks_to_be_had(&comm->flow->tasks))
         return 0;
-    /* Contents are looked at when a reference is picked; ranges are noted, and known again, in order; one scratch. */
+    /* Contents are looked at when a reference is picked; ranges are noted, and known again, in order; one
+     * scratch. */
     if (comm->gathering && (!win->op->picked || (codec->reference && codec->lossy) || comm->shadow ||
                             (win->op->like && nb_refs_source_noted(win->op->like, win->op->opno))))
         return 0;
@@ -524,7 +528,7 @@ int nb_gather_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const str
     if (tx)
         t->item = nb_tx_reserve(tx, NULL);
     comm->gathering++;
-    begin_piece(comm, t, comm->shadow ? comm->flow->scratch.mem + comm->unit_slot : t->buf);
+    begin_piece(comm, t, comm->shadow ? comm->flow->scratch.mem + comm->buffer_bytes : t->buf);
     nb_task_ask(comm, t);
     return nb_task_run(comm, t);
 }

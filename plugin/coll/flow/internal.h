@@ -120,9 +120,9 @@ struct nb_task {
     const uint8_t *from;
     uint32_t bytes; /* of values */
     enum nb_dtype dtype;
-    size_t value;            /* bytes of a value */
-    uint64_t first;          /* number of its first value in the rank block */
-    struct nb_ef_slot *slot; /* the residual that the task holds; NULL: none, and `ef` is unset */
+    size_t value;                 /* bytes of a value */
+    uint64_t first;               /* number of its first value in the rank block */
+    struct nb_residual *residual; /* the residual that the task holds; NULL: none, and `ef` is unset */
     struct nb_ef ef;
     struct nb_encode_stats stats;
     int counted; /* stats are wanted */
@@ -146,7 +146,7 @@ struct nb_task {
     int shadowed;          /* shadow mode: the coded form is counted */
     struct nb_peer *owner; /* owner of the block */
     uint32_t got;          /* raw bytes that have arrived */
-    uint32_t part;         /* bytes at `from`, in a slot that the task holds */
+    uint32_t part;         /* bytes at `from`, in a message buffer that the task holds */
     unsigned retries;      /* how often they were damaged */
 
     /* Where the message goes to, or came from. */
@@ -155,7 +155,7 @@ struct nb_task {
     uint64_t item;          /* its number in tx */
     struct nb_shared *unit; /* the shared buffer; NULL: the ring's own */
     struct nb_rx *rx;
-    unsigned at; /* slot in rx */
+    unsigned at; /* message buffer in rx */
 };
 
 struct nb_tasks {
@@ -174,8 +174,8 @@ static inline bool nb_tasks_under_way(const struct nb_tasks *tasks)
     return tasks->run != NULL;
 }
 
-/* Take a free task for a segment of `win`. value and first are set as for sums. It has no slot, buffers,
- * reference or delivery. The other members are unset. NULL: all are in flight. */
+/* Take a free task for a segment of `win`. value and first are set as for sums. It has no message buffer,
+ * buffers, reference or delivery. The other members are unset. NULL: all are in flight. */
 struct nb_task *nb_task_new(struct nb_coll_comm *comm, struct nb_coll_req *win,
                             const struct nb_segment *segment);
 /* Give back a task that has not run, with all that it holds. */
@@ -194,7 +194,8 @@ static inline int nb_task_prove(struct nb_task *task)
     task->step = NB_STEP_PROVE;
     return NB_TASK_MORE;
 }
-/* Take the message at the head of `rx` and hold its slot for the task. release: let go of the slot. */
+/* Take the message at the head of `rx` and hold its message buffer for the task. release: let go of the
+ * message buffer. */
 void nb_task_hold_head(struct nb_task *task, struct nb_peer *peer, struct nb_rx *rx);
 static inline void nb_task_release_head(struct nb_task *task)
 {
@@ -372,7 +373,7 @@ struct nb_peer_send { /* of a peer */
 
 /* Shadow mode: coded units are counted here and not sent. */
 struct nb_scratch {
-    uint8_t *mem; /* a slot for a contribution, and one for an all-gather */
+    uint8_t *mem; /* a message buffer for a contribution, and one for an all-gather */
     int used;     /* a task uses the first */
 };
 
@@ -388,13 +389,13 @@ struct nb_scratch {
 struct nb_gather_pick {
     enum nb_pick_step {
         NB_PICK_LOOK,  /* values, for policy */
-        NB_PICK_ALIKE, /* compare with one slot, the question of search */
-        NB_PICK_OWN,   /* NIBBLE_AG=delta4: sample the block, then the slot that was found */
+        NB_PICK_ALIKE, /* compare with one message buffer, the question of search */
+        NB_PICK_OWN,   /* NIBBLE_AG=delta4: sample the block, then the message buffer that was found */
         NB_PICK_REF,
     } step;
     struct nb_ref_search search;
     const void *there; /* what search compares with */
-    struct nb_nearness near;
+    struct nb_similarity near;
     float sample[2][NB_NEAR_SAMPLES];
 };
 
@@ -476,7 +477,7 @@ bool nb_forward_waits_for(const struct nb_coll_comm *comm, const struct nb_coll_
  * it.
  *
  * The device copies the bytes: from the owner's reference, which stays as it is until the asking node has
- * confirmed it, into the answer; and out of the ring, whose slot is held meanwhile, into place.
+ * confirmed it, into the answer; and out of the ring, whose message buffer is held meanwhile, into place.
  */
 
 /* A request for raw bytes of the own block. */

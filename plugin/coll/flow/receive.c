@@ -34,7 +34,7 @@ static int take_result(struct nb_coll_comm *comm, struct nb_peer *peer, struct n
     const struct nb_rx *rx = &peer->rx[NB_CLASS_RESULT];
 
     if (nb_payload_verify(comm, peer, nb_segment_finisher(&t->segment), &rx->head,
-                          rx->mem + nb_rx_at(rx) * rx->slot + rx->head_bytes)) {
+                          rx->mem + nb_rx_at(rx) * rx->buffer_bytes + rx->head_bytes)) {
         nb_task_drop(comm, t);
         return -1;
     }
@@ -66,7 +66,7 @@ int nb_result_deliver(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb
     t->step = NB_STEP_DECODE;
     t->msg = *m;
     t->dtype = dtype;
-    t->body = rx->mem + nb_rx_at(rx) * rx->slot + rx->head_bytes;
+    t->body = rx->mem + nb_rx_at(rx) * rx->buffer_bytes + rx->head_bytes;
     t->values = win->recv + (m->offset - win->off);
     t->bytes = m->bytes;
     return take_result(comm, peer, t);
@@ -90,8 +90,9 @@ static int take_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_c
                              peer->name, nb_func_name(m->func), (unsigned long long)m->opno);
     }
     t->step = NB_STEP_SUM;
-    t->sources[0] = (struct nb_source){
-        .codec = m->codec, .len = m->coded, .coded = rx->mem + nb_rx_at(rx) * rx->slot + rx->head_bytes};
+    t->sources[0] = (struct nb_source){.codec = m->codec,
+                                       .len = m->coded,
+                                       .coded = rx->mem + nb_rx_at(rx) * rx->buffer_bytes + rx->head_bytes};
     t->plain[0] = t->sources[0].coded;
     t->nsources = 1;
     t->own = win->send + (segment->off - win->off);
@@ -112,7 +113,7 @@ static int receive_result(struct nb_coll_comm *comm, struct nb_peer *peer)
     struct nb_coll_req *win;
     int ret;
 
-    if (rx->unit)
+    if (rx->shared)
         return 0; /* all that comes on it is forwarded, too (forward.c) */
     if (!nb_rx_head(comm, peer, NB_CLASS_RESULT))
         return 0;

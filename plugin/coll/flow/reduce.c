@@ -112,7 +112,7 @@ static int set_sources(struct nb_coll_comm *comm, struct nb_task *t, uint32_t by
         if (!t->op->schedule->contributes(comm, &t->segment, comm->neighbors[i]->rank))
             continue;
         s->codec = rx->head.codec;
-        s->coded = rx->mem + nb_rx_at(rx) * rx->slot + rx->head_bytes;
+        s->coded = rx->mem + nb_rx_at(rx) * rx->buffer_bytes + rx->head_bytes;
         s->len = rx->head.codec == NB_CODEC_RAW ? bytes : rx->head.coded;
         t->plain[t->nsources++] = s->coded;
         coded |= rx->head.codec != NB_CODEC_RAW;
@@ -154,7 +154,7 @@ static void release_heads(struct nb_coll_comm *comm, struct nb_task *t)
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_rx *rx = &comm->neighbors[i]->rx[NB_CLASS_CONTRIB];
         if (t->op->schedule->contributes(comm, &t->segment, comm->neighbors[i]->rank))
-            rx->held[(size_t)((const uint8_t *)t->sources[n++].coded - rx->mem) / rx->slot]--;
+            rx->held[(size_t)((const uint8_t *)t->sources[n++].coded - rx->mem) / rx->buffer_bytes]--;
     }
 }
 
@@ -240,7 +240,8 @@ static int handed_at_once(const struct nb_coll_comm *comm, const struct nb_op *o
 /* 1 when a result can be handed to all these peers now. */
 static int result_room(struct nb_coll_comm *comm, const struct nb_op *op)
 {
-    if (comm->flow->reduce.results.tail - comm->flow->reduce.results.head == comm->flow->reduce.results.slots)
+    if (comm->flow->reduce.results.tail - comm->flow->reduce.results.head ==
+        comm->flow->reduce.results.buffers)
         return 0;
     for (int i = 0; i < comm->nneighbors; i++)
         if (handed_at_once(comm, op, comm->neighbors[i]) &&
@@ -308,7 +309,7 @@ static int plan_message(struct nb_coll_comm *comm, struct nb_task *t, enum goal 
         t->buf = nb_tx_buffer(t->tx);
     } else {
         t->unit = &comm->flow->reduce.results
-                       .unit[comm->flow->reduce.results.tail % comm->flow->reduce.results.slots];
+                       .shared[comm->flow->reduce.results.tail % comm->flow->reduce.results.buffers];
         t->buf = t->unit->buf;
     }
     t->body = t->buf + NB_MSG_BYTES;

@@ -53,7 +53,7 @@ bool nb_retransmit_copied(struct nb_coll_comm *comm, struct nb_task *t, int *err
 int nb_retransmit_received(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl,
                            struct nb_rx *rx, unsigned at)
 {
-    const uint8_t *data = rx->mem + at * rx->slot + NB_CTL_BYTES;
+    const uint8_t *data = rx->mem + at * rx->buffer_bytes + NB_CTL_BYTES;
     struct nb_task *t = peer->flow->raw.waiting;
 
     if (!t || t->from || ctl->a != t->msg.opno || ctl->b != nb_task_place_in_block(t) + t->got ||

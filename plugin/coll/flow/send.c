@@ -112,8 +112,8 @@ static int send_contribution(struct nb_coll_comm *comm, struct nb_peer *peer, st
         comm->flow->scratch.used = 1;
     t->tx = tx;
     t->item = nb_tx_reserve(tx, NULL);
-    tx->item[t->item % tx->slots].apart = win->op->func == NB_FUNC_REDUCE_SCATTER &&
-                                          !(win->op->schedule->flags & NB_MSG_ROUTE); /* comm/ring.c */
+    tx->item[t->item % tx->buffers].apart = win->op->func == NB_FUNC_REDUCE_SCATTER &&
+                                            !(win->op->schedule->flags & NB_MSG_ROUTE); /* comm/ring.c */
     return nb_task_run(comm, t);
 }
 
@@ -129,9 +129,9 @@ static int send_gather(struct nb_coll_comm *comm, struct nb_peer *peer, struct n
     if (!nb_tx_buffer(tx))
         return 0;
     if (peer->flow->send.gather_next == pool->tail) { /* this peer is the first to need it */
-        if (pool->tail - pool->head == pool->slots || !nb_gather_can_send(comm, win, segment))
+        if (pool->tail - pool->head == pool->buffers || !nb_gather_can_send(comm, win, segment))
             return 0;
-        unit = &pool->unit[pool->tail % pool->slots];
+        unit = &pool->shared[pool->tail % pool->buffers];
         unit->opno = win->op->opno;
         unit->off = segment->off;
         unit->ready = 0;
@@ -140,7 +140,7 @@ static int send_gather(struct nb_coll_comm *comm, struct nb_peer *peer, struct n
         if (nb_gather_send(comm, win, segment, NULL, unit) < 0)
             return -1;
     }
-    unit = &pool->unit[peer->flow->send.gather_next % pool->slots];
+    unit = &pool->shared[peer->flow->send.gather_next % pool->buffers];
     if (unit->opno != win->op->opno || unit->off != segment->off)
         return nb_comm_error(comm, -EPROTO, "all_gather units are out of step (%llu at %llu)",
                              (unsigned long long)unit->opno, (unsigned long long)unit->off);
@@ -196,7 +196,7 @@ int nb_send_progress(struct nb_coll_comm *comm)
         moved |= ret;
     }
     for (struct nb_pool *pool = &comm->flow->gather.units;; pool = &comm->flow->reduce.results) {
-        while (pool->head < pool->tail && pool->unit[pool->head % pool->slots].left == 0)
+        while (pool->head < pool->tail && pool->shared[pool->head % pool->buffers].left == 0)
             pool->head++;
         if (pool == &comm->flow->reduce.results)
             break;

@@ -29,63 +29,64 @@ static void wire_free(struct nb_coll_comm *comm, void *p, size_t bytes)
     comm->device->ops->free(comm->device, NB_PLACE_WIRE, p, bytes);
 }
 
-/* What the device keeps of a message's slot. */
-static size_t kept(const struct nb_coll_comm *comm, size_t slot)
+/* What the device keeps of a message's buffer_bytes. */
+static size_t kept(const struct nb_coll_comm *comm, size_t buffer_bytes)
 {
     const size_t most = comm->device->ops->keeps;
 
-    return most && most < slot ? most : slot;
+    return most && most < buffer_bytes ? most : buffer_bytes;
 }
 
-/* With `mem` (of all such rings) its slots can be forwarded. */
-static int make_rx(struct nb_coll_comm *comm, struct nb_rx *rx, size_t slot, unsigned slots, uint8_t *mem)
+/* With `mem` (of all such rings) its message buffers can be forwarded. */
+static int make_rx(struct nb_coll_comm *comm, struct nb_rx *rx, size_t buffer_bytes, unsigned buffers,
+                   uint8_t *mem)
 {
-    slot = kept(comm, slot);
-    rx->slot = slot;
-    rx->slots = slots;
-    rx->window = slots < POSTED_MAX ? slots : POSTED_MAX;
-    rx->req = calloc(slots, sizeof(*rx->req));
-    rx->len = calloc(slots, sizeof(*rx->len));
-    rx->mem = mem ? mem : wire_alloc(comm, slot * slots);
+    buffer_bytes = kept(comm, buffer_bytes);
+    rx->buffer_bytes = buffer_bytes;
+    rx->buffers = buffers;
+    rx->window = buffers < POSTED_MAX ? buffers : POSTED_MAX;
+    rx->req = calloc(buffers, sizeof(*rx->req));
+    rx->len = calloc(buffers, sizeof(*rx->len));
+    rx->mem = mem ? mem : wire_alloc(comm, buffer_bytes * buffers);
     if (mem) {
-        rx->unit = calloc(slots, sizeof(*rx->unit));
-        if (!rx->unit) /* by which nb_staging_destroy sees that the memory is not the ring's own */
+        rx->shared = calloc(buffers, sizeof(*rx->shared));
+        if (!rx->shared) /* by which nb_staging_destroy sees that the memory is not the ring's own */
             rx->mem = NULL;
-        for (unsigned i = 0; rx->unit && i < slots; i++)
-            rx->unit[i] = (struct nb_shared){.buf = mem + i * slot, .ready = 1};
+        for (unsigned i = 0; rx->shared && i < buffers; i++)
+            rx->shared[i] = (struct nb_shared){.buf = mem + i * buffer_bytes, .ready = 1};
     }
-    rx->held = calloc(slots, sizeof(*rx->held));
-    return rx->req && rx->len && rx->mem && rx->held && (!mem || rx->unit) ? 0 : -ENOMEM;
+    rx->held = calloc(buffers, sizeof(*rx->held));
+    return rx->req && rx->len && rx->mem && rx->held && (!mem || rx->shared) ? 0 : -ENOMEM;
 }
 
-static int make_tx(struct nb_coll_comm *comm, struct nb_tx *tx, enum nb_class cls, size_t slot,
-                   unsigned slots)
+static int make_tx(struct nb_coll_comm *comm, struct nb_tx *tx, enum nb_class cls, size_t buffer_bytes,
+                   unsigned buffers)
 {
-    slot = kept(comm, slot);
+    buffer_bytes = kept(comm, buffer_bytes);
     tx->cls = cls;
-    tx->slot = slot;
-    tx->slots = slots;
-    tx->item = calloc(slots, sizeof(*tx->item));
-    tx->mem = wire_alloc(comm, slot * slots);
+    tx->buffer_bytes = buffer_bytes;
+    tx->buffers = buffers;
+    tx->item = calloc(buffers, sizeof(*tx->item));
+    tx->mem = wire_alloc(comm, buffer_bytes * buffers);
     return tx->item && tx->mem ? 0 : -ENOMEM;
 }
 
-static int make_pool(struct nb_coll_comm *comm, struct nb_pool *pool, size_t slot, unsigned slots)
+static int make_pool(struct nb_coll_comm *comm, struct nb_pool *pool, size_t buffer_bytes, unsigned buffers)
 {
-    slot = kept(comm, slot);
-    pool->slot = slot;
-    pool->slots = slots;
-    pool->unit = calloc(slots, sizeof(*pool->unit));
-    pool->mem = wire_alloc(comm, slot * slots);
-    if (!pool->unit || !pool->mem)
+    buffer_bytes = kept(comm, buffer_bytes);
+    pool->buffer_bytes = buffer_bytes;
+    pool->buffers = buffers;
+    pool->shared = calloc(buffers, sizeof(*pool->shared));
+    pool->mem = wire_alloc(comm, buffer_bytes * buffers);
+    if (!pool->shared || !pool->mem)
         return -ENOMEM;
-    for (unsigned i = 0; i < slots; i++)
-        pool->unit[i].buf = pool->mem + i * slot;
+    for (unsigned i = 0; i < buffers; i++)
+        pool->shared[i].buf = pool->mem + i * buffer_bytes;
     return 0;
 }
 
 /* Bytes that hold any coded unit with its header. */
-static size_t slot_bytes(size_t unit)
+static size_t message_buffer_bytes(size_t unit)
 {
     return round_up(NB_MSG_MAX_BYTES + nb_codec_most(unit), 64);
 }
@@ -100,12 +101,12 @@ int nb_staging_create(struct nb_coll_comm *comm)
     int ret = 0;
 
     comm->unit = (size_t)p->unit_bytes / 4096 * 4096;
-    comm->unit_slot = slot_bytes(comm->unit);
-    if (comm->shadow && !(comm->flow->scratch.mem = wire_alloc(comm, 2 * comm->unit_slot)))
+    comm->buffer_bytes = message_buffer_bytes(comm->unit);
+    if (comm->shadow && !(comm->flow->scratch.mem = wire_alloc(comm, 2 * comm->buffer_bytes)))
         return -ENOMEM;
-    /* Two classes each way with every peer, two pools; counted in full although untouched slots cost
-     * nothing. */
-    each = (peers * 4 + 2) * comm->unit_slot;
+    /* Two classes each way with every peer, two pools; counted in full although untouched message buffers
+     * cost nothing. */
+    each = (peers * 4 + 2) * comm->buffer_bytes;
     do { /* another communicator may take some between the look and the grasp */
         left = nb_budget_left(comm->ctx->budgets, NB_BUDGET_STAGING);
         if (left < each)
@@ -120,7 +121,7 @@ int nb_staging_create(struct nb_coll_comm *comm)
                 credits, (long long)p->credits);
     comm->flow->reduce.partial =
         comm->device->ops->alloc(comm->device, NB_PLACE_STATE, NB_PARTIALS * comm->unit);
-    comm->flow->staging.arrivals_bytes = forwarded * credits * kept(comm, comm->unit_slot);
+    comm->flow->staging.arrivals_bytes = forwarded * credits * kept(comm, comm->buffer_bytes);
     comm->flow->staging.arrivals = wire_alloc(comm, comm->flow->staging.arrivals_bytes);
     if (!comm->flow->staging.arrivals || !comm->flow->reduce.partial)
         ret = -ENOMEM;
@@ -128,13 +129,13 @@ int nb_staging_create(struct nb_coll_comm *comm)
     for (int i = 0; i < comm->nneighbors && !ret; i++) {
         struct nb_peer *peer = comm->neighbors[i];
         int column = nb_on_grid(comm) && nb_grid_same_column(comm->grid, peer->rank, comm->rank);
-        ret = make_rx(comm, &peer->rx[NB_CLASS_CONTRIB], comm->unit_slot, credits, at);
-        at += credits * kept(comm, comm->unit_slot);
+        ret = make_rx(comm, &peer->rx[NB_CLASS_CONTRIB], comm->buffer_bytes, credits, at);
+        at += credits * kept(comm, comm->buffer_bytes);
         if (!ret)
-            ret = make_rx(comm, &peer->rx[NB_CLASS_RESULT], comm->unit_slot, credits, column ? at : NULL);
-        at += column ? credits * kept(comm, comm->unit_slot) : 0;
+            ret = make_rx(comm, &peer->rx[NB_CLASS_RESULT], comm->buffer_bytes, credits, column ? at : NULL);
+        at += column ? credits * kept(comm, comm->buffer_bytes) : 0;
         for (int c = 0; c < NB_CLASS_CONTROL && !ret; c++)
-            ret = make_tx(comm, &peer->tx[c], (enum nb_class)c, comm->unit_slot, credits);
+            ret = make_tx(comm, &peer->tx[c], (enum nb_class)c, comm->buffer_bytes, credits);
         if (!ret)
             ret = make_rx(comm, &peer->rx[NB_CLASS_CONTROL], CONTROL_RX_BYTES, CONTROL_SLOTS_RX, NULL);
         if (!ret)
@@ -147,16 +148,16 @@ int nb_staging_create(struct nb_coll_comm *comm)
             ret = -ENOMEM;
     }
     if (!ret)
-        ret = make_pool(comm, &comm->flow->gather.units, comm->unit_slot, credits);
+        ret = make_pool(comm, &comm->flow->gather.units, comm->buffer_bytes, credits);
     if (!ret)
-        ret = make_pool(comm, &comm->flow->reduce.results, comm->unit_slot, credits);
+        ret = make_pool(comm, &comm->flow->reduce.results, comm->buffer_bytes, credits);
     return ret;
 }
 
 static void free_pool(struct nb_coll_comm *comm, struct nb_pool *pool)
 {
-    wire_free(comm, pool->mem, pool->slot * pool->slots);
-    free(pool->unit);
+    wire_free(comm, pool->mem, pool->buffer_bytes * pool->buffers);
+    free(pool->shared);
 }
 
 void nb_staging_destroy(struct nb_coll_comm *comm)
@@ -167,12 +168,12 @@ void nb_staging_destroy(struct nb_coll_comm *comm)
         for (int c = 0; c < NB_CLASS_COUNT; c++) {
             struct nb_tx *tx = &comm->neighbors[i]->tx[c];
             struct nb_rx *rx = &comm->neighbors[i]->rx[c];
-            if (!rx->unit) /* else in `arrivals` */
-                wire_free(comm, rx->mem, rx->slot * rx->slots);
-            wire_free(comm, tx->mem, tx->slot * tx->slots);
+            if (!rx->shared) /* else in `arrivals` */
+                wire_free(comm, rx->mem, rx->buffer_bytes * rx->buffers);
+            wire_free(comm, tx->mem, tx->buffer_bytes * tx->buffers);
             free(rx->req);
             free(rx->len);
-            free(rx->unit);
+            free(rx->shared);
             free(rx->held);
             free(tx->item);
         }
@@ -184,7 +185,7 @@ void nb_staging_destroy(struct nb_coll_comm *comm)
                             NB_PARTIALS * comm->unit);
     free_pool(comm, &comm->flow->gather.units);
     free_pool(comm, &comm->flow->reduce.results);
-    wire_free(comm, comm->flow->scratch.mem, 2 * comm->unit_slot);
+    wire_free(comm, comm->flow->scratch.mem, 2 * comm->buffer_bytes);
     nb_budget_give(comm->ctx->budgets, NB_BUDGET_STAGING, comm->staging_bytes);
 }
 
@@ -202,11 +203,12 @@ int nb_staging_register(struct nb_coll_comm *comm)
             struct nb_pool *pool = c == NB_CLASS_CONTRIB  ? &comm->flow->gather.units
                                    : c == NB_CLASS_RESULT ? &comm->flow->reduce.results
                                                           : NULL;
-            ret = net->reg_mr(rx->conn, rx->mem, rx->slot * rx->slots, NB_MEM_HOST, &rx->mhandle);
+            ret = net->reg_mr(rx->conn, rx->mem, rx->buffer_bytes * rx->buffers, NB_MEM_HOST, &rx->mhandle);
             if (!ret)
-                ret = net->reg_mr(tx->conn, tx->mem, tx->slot * tx->slots, NB_MEM_HOST, &tx->mhandle);
+                ret =
+                    net->reg_mr(tx->conn, tx->mem, tx->buffer_bytes * tx->buffers, NB_MEM_HOST, &tx->mhandle);
             if (!ret && pool)
-                ret = net->reg_mr(tx->conn, pool->mem, pool->slot * pool->slots, NB_MEM_HOST,
+                ret = net->reg_mr(tx->conn, pool->mem, pool->buffer_bytes * pool->buffers, NB_MEM_HOST,
                                   &tx->shared_mhandle);
             if (!ret && c == NB_CLASS_CONTROL)
                 ret = net->reg_mr(tx->conn, comm->neighbors[i]->flow->raw.answer.buf, CONTROL_RX_BYTES,

@@ -19,7 +19,7 @@ struct nb_task *nb_task_new(struct nb_coll_comm *comm, struct nb_coll_req *win,
     t->op = win->op;
     t->segment = *segment;
     t->delivers = 0;
-    t->slot = NULL;
+    t->residual = NULL;
     t->unit = NULL;
     t->tx = NULL;
     t->rx = NULL;
@@ -44,7 +44,8 @@ void nb_task_drop(struct nb_coll_comm *comm, struct nb_task *t)
     give_back(comm, t);
 }
 
-/* ---- slots of messages ------------------------------------------------------------------------------- */
+/* ---- message buffers of messages
+ * ------------------------------------------------------------------------------- */
 
 void nb_task_hold_head(struct nb_task *t, struct nb_peer *peer, struct nb_rx *rx)
 {
@@ -61,14 +62,15 @@ int nb_task_hold_error(struct nb_task *t, uint32_t block)
 {
     const struct nb_op *op = t->op;
     uint64_t opno;
-    struct nb_ef_slot *slot = nb_op_info_slot(op->info, &opno);
+    struct nb_residual *residual = nb_op_info_residual(op->info, &opno);
 
-    if (!slot || op->ef_base % NB_GROUP) /* groups of the slot begin at multiples of their length */
+    if (!residual ||
+        op->ef_base % NB_GROUP) /* groups of the message buffer begin at multiples of their length */
         return 1;
-    if (!nb_feedback_hold(slot, opno))
+    if (!nb_feedback_hold(residual, opno))
         return 0;
-    t->slot = slot;
-    nb_feedback_view(slot, block, &t->ef);
+    t->residual = residual;
+    nb_feedback_view(residual, block, &t->ef);
     t->ef.err += op->ef_base;
     t->ef.scale += op->ef_base / NB_GROUP;
     return 1;
@@ -76,9 +78,9 @@ int nb_task_hold_error(struct nb_task *t, uint32_t block)
 
 void nb_task_release_error(struct nb_coll_comm *comm, struct nb_task *t)
 {
-    if (t->slot)
-        nb_decisions_release_slot(comm, t->slot);
-    t->slot = NULL;
+    if (t->residual)
+        nb_decisions_release_residual(comm, t->residual);
+    t->residual = NULL;
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------- */
@@ -101,9 +103,9 @@ static ssize_t encode(struct nb_coll_comm *comm, struct nb_task *t, unsigned cod
                                   .first = t->first,
                                   .ref = ref,
                                   .limit = t->bytes,
-                                  .ef = t->slot ? &t->ef : NULL,
+                                  .ef = t->residual ? &t->ef : NULL,
                                   .dst = t->body,
-                                  .cap = comm->unit_slot - header,
+                                  .cap = comm->buffer_bytes - header,
                                   .stats = t->counted ? &t->stats : NULL,
                                   .runs = ref ? &t->delta4 : NULL};
 

@@ -15,7 +15,7 @@ static void take_stats(struct nb_coll_stats *stats, const struct nb_coll_comm *c
     *stats = comm->stats;
     if (comm->oldest < comm->begun) /* the time of what is under way */
         stats->busy_ns += (uint64_t)(comm->moved_ns - comm->busy_since_ns);
-    stats->ref_slots = nb_refs_count(comm->refs);
+    stats->references = nb_refs_count(comm->refs);
     stats->reference_bytes = nb_refs_bytes(comm->refs);
     stats->unanswered = (uint64_t)nb_refs_unconfirmed(comm->refs);
     stats->feedback_bytes = nb_feedback_bytes(comm->decisions->feedback);
@@ -77,19 +77,19 @@ void nb_figures_take(struct nb_figures *f, const struct nb_coll_comm *comm)
     take_stats(&f->stats, comm);
     memcpy(f->reasons, comm->decisions->reasons, sizeof(f->reasons));
     take_signatures(f, comm);
-    f->nslots = 0;
+    f->nresiduals = 0;
     f->error = nb_comm_failed(comm);
     f->off = nb_decisions_off(comm->decisions);
     take_waits(f, comm);
 }
 
-void nb_figures_take_slots(struct nb_figures *f, const struct nb_coll_comm *comm)
+void nb_figures_take_residuals(struct nb_figures *f, const struct nb_coll_comm *comm)
 {
     struct nb_ef_report r;
 
-    for (f->nslots = 0; nb_feedback_report(comm->decisions->feedback, f->nslots, &r); f->nslots++)
-        if (f->nslots < NB_FIGURES_SLOTS)
-            f->slot[f->nslots] = r;
+    for (f->nresiduals = 0; nb_feedback_report(comm->decisions->feedback, f->nresiduals, &r); f->nresiduals++)
+        if (f->nresiduals < NB_FIGURES_RESIDUALS)
+            f->residual[f->nresiduals] = r;
 }
 
 void nb_figures_ask_transport(struct nb_figures *f, const struct nb_coll_comm *comm)

@@ -25,8 +25,8 @@ struct nb_figures;
  * metrics of a running job (metrics.c) are both made of.
  */
 
-#define NB_FIGURES_SLOTS 64u /* error slots at most */
-#define NB_FIGURES_LATE 16u  /* peers that are waited for, at most */
+#define NB_FIGURES_RESIDUALS 64u /* residuals at most */
+#define NB_FIGURES_LATE 16u      /* peers that are waited for, at most */
 
 struct nb_figures {
     /* Whose they are. */
@@ -38,11 +38,11 @@ struct nb_figures {
     bool shadow, profiled; /* profiled: NCCL's events of it come here */
     /* What it has done. */
     struct nb_coll_stats stats;
-    uint64_t reasons[NB_FUNC_COUNT][NB_REASON_COUNT]; /* operations that were sent raw */
+    uint64_t reasons[NB_FUNC_COUNT][NB_RAW_REASON_COUNT]; /* operations that were sent raw */
     unsigned nsignatures;
     struct nb_sig_report signature[NB_SIG_REPORTS];
-    unsigned nslots; /* all, where they were asked for; the first NB_FIGURES_SLOTS are here */
-    struct nb_ef_report slot[NB_FIGURES_SLOTS];
+    unsigned nresiduals; /* all, where they were asked for; the first NB_FIGURES_RESIDUALS are here */
+    struct nb_ef_report residual[NB_FIGURES_RESIDUALS];
     /* How it is. */
     int error; /* negative errno that it has failed with; 0: none */
     bool off;  /* the kill switch is on */
@@ -60,9 +60,9 @@ struct nb_figures {
  * progress_lock, or where the engine does not know the communicator any more. */
 void nb_figures_take(struct nb_figures *figures, const struct nb_coll_comm *comm);
 
-/* The same of its error slots, which the above leaves out since it takes the time of the square of their
+/* The same of its residuals, which the above leaves out since it takes the time of the square of their
  * number. */
-void nb_figures_take_slots(struct nb_figures *figures, const struct nb_coll_comm *comm);
+void nb_figures_take_residuals(struct nb_figures *figures, const struct nb_coll_comm *comm);
 
 /* Ask the connections for figures->retransmits: a system call each. Any thread, without progress_lock, as
  * long as they are open. */

@@ -146,7 +146,7 @@ static const struct metric of_communicator[] = {
           "Weights far from those before: all errors dropped."),
     COUNT(nb_figures, stats.feedback_bytes, "feedback_bytes", "Memory of residuals."),
     COUNT(nb_figures, stats.reference_bytes, "reference_bytes", "Memory of weight references."),
-    COUNT(nb_figures, stats.ref_slots, "references", "Weight references."),
+    COUNT(nb_figures, stats.references, "references", "Weight references."),
     COUNT(nb_figures, stats.ref_hits, "reference_hits_total",
           "All-gathers of an own block with a reference."),
     COUNT(nb_figures, stats.ref_new, "reference_new_total", "Such whose block was not known."),
@@ -293,13 +293,13 @@ static bool collectives(const struct nb_figures *f, unsigned i, struct item *it)
 
 static bool reasons(const struct nb_figures *f, unsigned i, struct item *it)
 {
-    const unsigned func = i / NB_REASON_COUNT, why = i % NB_REASON_COUNT;
+    const unsigned func = i / NB_RAW_REASON_COUNT, why = i % NB_RAW_REASON_COUNT;
 
     if (func >= NB_FUNC_COUNT)
         return false;
     it->figure = why != NB_CODED && f->reasons[func][why] ? &f->reasons[func][why] : NULL;
     label(it, "collective", collective((enum nb_func)func));
-    label(it, "reason", nb_reason_name((enum nb_reason)why));
+    label(it, "reason", nb_reason_name((enum nb_raw_reason)why));
     return true;
 }
 
@@ -349,13 +349,13 @@ static bool signatures(const struct nb_figures *f, unsigned i, struct item *it)
 
 static bool signature_reasons(const struct nb_figures *f, unsigned i, struct item *it)
 {
-    const unsigned s = i / NB_REASON_COUNT, why = i % NB_REASON_COUNT;
+    const unsigned s = i / NB_RAW_REASON_COUNT, why = i % NB_RAW_REASON_COUNT;
 
     if (s >= f->nsignatures)
         return false;
     it->figure = why != NB_CODED && f->signature[s].reason[why] ? &f->signature[s].reason[why] : NULL;
     label_signature(it, &f->signature[s]);
-    label(it, "reason", nb_reason_name((enum nb_reason)why));
+    label(it, "reason", nb_reason_name((enum nb_raw_reason)why));
     return true;
 }
 

@@ -11,10 +11,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/chore.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/out_file.h"
+#include "base/periodic.h"
 #include "base/process_name.h"
 #include "coll/comm/comm.h"
 #include "coll/report/internal.h"
@@ -43,13 +43,13 @@ struct output { /* a kind of file */
 };
 
 struct nb_monitor {
-    struct nb_chore *chore;
+    struct nb_periodic *periodic;
     locale_t plain; /* numbers have points, whatever the job's locale says */
     char host[64], job[64];
     int period, late_report; /* seconds */
     struct output metrics, report;
     char *trigger;
-    /* The chore's. */
+    /* The periodic thread's. */
     int64_t written_ns;             /* when metrics were, of CLOCK_MONOTONIC; 0: never */
     uint64_t steps, moved;          /* of the engine, and of windows, at the last look */
     unsigned still, quiet;          /* they were so already so many looks before */
@@ -271,7 +271,8 @@ static void write_report(struct nb_monitor *m, const char *why)
     free(list);
 }
 
-/* ---- the chore ----------------------------------------------------------------------------------------- */
+/* ---- the periodic thread
+ * ----------------------------------------------------------------------------------------- */
 
 static void turn(void *arg)
 {
@@ -398,7 +399,8 @@ static struct nb_monitor *make(const struct nb_context *ctx, const _Atomic uint6
 
 struct nb_monitor *nb_monitor_open(const struct nb_context *ctx, const _Atomic uint64_t *steps)
 {
-    struct nb_chore_work work = {.thread = "nibble-monitor", .turn = turn, .last = last, .release = release};
+    struct nb_periodic_work work = {
+        .thread = "nibble-monitor", .turn = turn, .last = last, .release = release};
     struct nb_monitor *m;
     int err;
 
@@ -406,7 +408,7 @@ struct nb_monitor *nb_monitor_open(const struct nb_context *ctx, const _Atomic u
         return NULL;
     m = make(ctx, steps);
     work.arg = m;
-    err = m ? nb_chore_begin(&work, ctx->label, &m->chore) : ENOMEM;
+    err = m ? nb_periodic_begin(&work, ctx->label, &m->periodic) : ENOMEM;
     if (!err)
         return m;
     NB_WARN("NIBBLE_METRICS, NIBBLE_HANG_REPORT: nothing is written, no thread for it: %s", strerror(err));
@@ -482,7 +484,7 @@ bool nb_monitor_close(struct nb_monitor *m)
     pthread_mutex_lock(&m->lock);
     m->engine = NULL;
     pthread_mutex_unlock(&m->lock);
-    if (nb_chore_end(m->chore, PATIENCE_S))
+    if (nb_periodic_end(m->periodic, PATIENCE_S))
         return true;
     NB_WARN("NIBBLE_METRICS, NIBBLE_HANG_REPORT: writing does not return (a dead mount?); the thread is left "
             "behind, and nothing more is written");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a communicator did, told when it closes: totals, and for every signature and error slot what was
+ * What a communicator did, told when it closes: totals, and for every signature and residual what was
  * coded, how well, and why the rest was not.
  */
 #include <inttypes.h>
@@ -107,10 +107,10 @@ static void log_signatures(const struct nb_figures *f)
                 " feedback=%" PRIu64 " nmse=%.5f carried=%.3f bytes=%" PRIu64 " %s=%" PRIu64 " ratio=%.2f",
                 r->with_feedback, nb_figures_nmse(&r->encode), nb_figures_carried(&r->encode), r->bytes,
                 f->shadow ? "would_be" : "wire", r->wire_bytes, nb_figures_ratio(r->bytes, r->wire_bytes));
-        for (int why = NB_CODED + 1; why < NB_REASON_COUNT && at < sizeof(line); why++)
+        for (int why = NB_CODED + 1; why < NB_RAW_REASON_COUNT && at < sizeof(line); why++)
             if (r->reason[why])
                 at += (size_t)snprintf(line + at, sizeof(line) - at, "; raw %" PRIu64 ": %s", r->reason[why],
-                                       nb_reason_text(why));
+                                       nb_raw_reason_text(why));
         if (r->reason[NB_RAW_CLASS] && at < sizeof(line))
             at += (size_t)snprintf(line + at, sizeof(line) - at, " (%s; NIBBLE_GRAD=%s would change that)",
                                    nb_class_reason_text(r->gradient.reason), rule);
@@ -124,8 +124,8 @@ static void log_signatures(const struct nb_figures *f)
 
 static void log_slots(const struct nb_figures *f)
 {
-    for (unsigned n = 0; n < f->nslots && n < NB_FIGURES_SLOTS; n++) {
-        const struct nb_ef_report *r = &f->slot[n];
+    for (unsigned n = 0; n < f->nresiduals && n < NB_FIGURES_RESIDUALS; n++) {
+        const struct nb_ef_report *r = &f->residual[n];
         NB_INFO(NCCL_NET,
                 "summary %s: slot %s of %" PRIu64 " x %" PRIu64 " values: ops=%" PRIu64
                 " nmse=%.5f carried=%.3f "
@@ -134,8 +134,8 @@ static void log_slots(const struct nb_figures *f)
                 nb_figures_nmse(&r->encode), nb_figures_carried(&r->encode), r->encode.bounded, r->emptied,
                 r->bytes);
     }
-    if (f->nslots > NB_FIGURES_SLOTS)
-        NB_INFO(NCCL_NET, "summary %s: and %u more slots", f->label, f->nslots - NB_FIGURES_SLOTS);
+    if (f->nresiduals > NB_FIGURES_RESIDUALS)
+        NB_INFO(NCCL_NET, "summary %s: and %u more slots", f->label, f->nresiduals - NB_FIGURES_RESIDUALS);
 }
 
 static void log_figures(const struct nb_figures *figures)
@@ -197,7 +197,7 @@ static void log_figures(const struct nb_figures *figures)
                 "summary %s: references slots=%llu hit=%llu new=%llu unconfirmed=%llu budget=%llu "
                 "unchanged_units=%llu "
                 "resends=%llu state_bytes=%llu",
-                figures->label, (unsigned long long)s.ref_slots, (unsigned long long)s.ref_hits,
+                figures->label, (unsigned long long)s.references, (unsigned long long)s.ref_hits,
                 (unsigned long long)s.ref_new, (unsigned long long)s.ref_unconfirmed,
                 (unsigned long long)s.ref_budget,
                 (unsigned long long)s.func[NB_FUNC_ALL_GATHER].unchanged_units, (unsigned long long)s.resends,
@@ -209,10 +209,10 @@ static void log_figures(const struct nb_figures *figures)
                 figures->label, (unsigned long long)s.gathers_bounded, (unsigned long long)s.bounded_units,
                 (unsigned long long)s.bounded_runs, (unsigned long long)s.bounded_lossy_runs);
     for (int f = 0; f < NB_FUNC_COUNT; f++)
-        for (int why = NB_CODED + 1; why < NB_REASON_COUNT; why++)
+        for (int why = NB_CODED + 1; why < NB_RAW_REASON_COUNT; why++)
             if (figures->reasons[f][why])
                 NB_INFO(NCCL_NET, "summary %s: raw %s ops=%llu because: %s", figures->label, nb_func_name(f),
-                        (unsigned long long)figures->reasons[f][why], nb_reason_text(why));
+                        (unsigned long long)figures->reasons[f][why], nb_raw_reason_text(why));
     log_signatures(figures);
     log_slots(figures);
 }
@@ -227,7 +227,7 @@ void nb_comm_log_summary(struct nb_coll_comm *comm)
     }
     nb_turn_lock_take(&comm->progress_lock);
     nb_figures_take(figures, comm);
-    nb_figures_take_slots(figures, comm);
+    nb_figures_take_residuals(figures, comm);
     nb_turn_lock_give(&comm->progress_lock);
     log_figures(figures);
     nb_facts_log_seen(comm, &figures->stats);

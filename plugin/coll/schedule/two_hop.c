@@ -116,8 +116,8 @@ const struct nb_schedule_ops nb_schedule_two_hop_gather = {
  * about once.
  *
  * The error of the second code is carried on by the node that makes it, in the same place of the same error
- * slot where its contribution's would be if it sent one: both belong to the owner's sum, so that it does not
- * matter if a place changes from the one kind to the other when windows are cut differently.
+ * message buffer where its contribution's would be if it sent one: both belong to the owner's sum, so that it
+ * does not matter if a place changes from the one kind to the other when windows are cut differently.
  */
 
 /*

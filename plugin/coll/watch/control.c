@@ -47,7 +47,7 @@ static int take_alive(struct nb_coll_comm *comm, struct nb_peer *peer, const str
     return nb_chain_received(comm, peer, ctl);
 }
 
-/* Handle a message for this node, which lies in slot `at` of `rx`. */
+/* Handle a message for this node, which lies in message buffer `at` of `rx`. */
 static int handle(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl, struct nb_rx *rx,
                   unsigned at)
 {
@@ -57,12 +57,12 @@ static int handle(struct nb_coll_comm *comm, struct nb_peer *peer, const struct 
     case NB_CTL_RAW: return nb_retransmit_requested(comm, peer, ctl);
     case NB_CTL_COLUMN: return nb_confirm_column_received(comm, peer, ctl);
     case NB_CTL_DATA: return nb_retransmit_received(comm, peer, ctl, rx, at);
-    case NB_CTL_BYE:
-        peer->life.bye = 1;
-        peer->life.bye_count[0] = ctl->a;
-        peer->life.bye_count[1] = ctl->b;
+    case NB_CTL_FIN:
+        peer->life.fin = 1;
+        peer->life.fin_count[0] = ctl->a;
+        peer->life.fin_count[1] = ctl->b;
         break;
-    case NB_CTL_BYE_ACK: peer->life.our_bye_acked = 1; break;
+    case NB_CTL_FIN_ACK: peer->life.our_fin_acked = 1; break;
     case NB_CTL_ABORT:
         if (comm->state == NB_COMM_RUNNING || !comm->drained) /* a closing peer may still owe messages */
             return nb_comm_abort_received(comm, peer, ctl);
@@ -79,17 +79,17 @@ static int handle(struct nb_coll_comm *comm, struct nb_peer *peer, const struct 
 int nb_control_read(struct nb_coll_comm *comm, struct nb_peer *peer)
 {
     struct nb_rx *rx = &peer->rx[NB_CLASS_CONTROL];
-    const uint8_t *slot;
+    const uint8_t *message;
     int moved = 0, ret;
 
-    while ((slot = nb_rx_head(comm, peer, NB_CLASS_CONTROL)) != NULL) {
+    while ((message = nb_rx_head(comm, peer, NB_CLASS_CONTROL)) != NULL) {
         struct nb_ctl ctl;
         const char *why = "";
         const unsigned at = nb_rx_at(rx);
         size_t len = rx->len[at];
-        if (nb_vote_is_no(slot, len, ctl.text))
+        if (nb_vote_is_no(message, len, ctl.text))
             return nb_comm_error(comm, -ECONNABORTED, "%s gave up connecting: %s", peer->name, ctl.text);
-        if (nb_ctl_parse(slot, len, comm->token, &ctl, &why))
+        if (nb_ctl_parse(message, len, comm->token, &ctl, &why))
             return nb_comm_error(comm, -EBADMSG, "malformed control message of %zu bytes from %s: %s", len,
                                  peer->name, why);
         if (!nb_control_came_along_route(comm, peer, &ctl))
@@ -98,20 +98,20 @@ int nb_control_read(struct nb_coll_comm *comm, struct nb_peer *peer)
                                  "through it",
                                  peer->name, ctl.kind, ctl.from, ctl.to);
         if (ctl.to != (uint32_t)comm->rank) {
-            ret = pass_on(comm, &ctl, slot, len);
+            ret = pass_on(comm, &ctl, message, len);
             if (ret <= 0)
                 return ret < 0 ? ret : moved;
         }
-        nb_rx_take(rx); /* its slot stays until the links move again, and while it is held */
+        nb_rx_take(rx); /* its message buffer stays until the links move again, and while it is held */
         if (ctl.to == (uint32_t)comm->rank && handle(comm, &comm->peer[ctl.from], &ctl, rx, at))
             return -1;
         moved = 1;
     }
-    if (peer->life.bye && !peer->life.bye_acked &&
-        peer->rx[NB_CLASS_CONTRIB].arrived >= peer->life.bye_count[0] &&
-        peer->rx[NB_CLASS_RESULT].arrived >= peer->life.bye_count[1]) {
-        struct nb_ctl ack = {.kind = NB_CTL_BYE_ACK};
-        peer->life.bye_acked = 1;
+    if (peer->life.fin && !peer->life.fin_acked &&
+        peer->rx[NB_CLASS_CONTRIB].arrived >= peer->life.fin_count[0] &&
+        peer->rx[NB_CLASS_RESULT].arrived >= peer->life.fin_count[1]) {
+        struct nb_ctl ack = {.kind = NB_CTL_FIN_ACK};
+        peer->life.fin_acked = 1;
         if (nb_control(comm, peer, &ack))
             return -1;
         moved = 1;

@@ -18,8 +18,8 @@ static void queue(struct nb_coll_comm *comm, struct nb_peer *peer, const struct 
     if (tx->closed)
         return;
     for (uint64_t i = tx->sent; i < tx->queued; i++)
-        if (tx->item[i % tx->slots].shared)
-            tx->item[i % tx->slots].shared->left--;
+        if (tx->item[i % tx->buffers].shared)
+            tx->item[i % tx->buffers].shared->left--;
     tx->queued = tx->sent;
     nb_control(comm, peer, abort);
 }
@@ -68,12 +68,12 @@ bool nb_abort_progress(struct nb_coll_comm *comm, int64_t now_ns)
 /* ---- lost connections -------------------------------------------------------------------------------- */
 
 /*
- * The end of a connection without a goodbye. A peer that fails sends its reason on CONTROL before it closes
+ * The end of a connection without a FIN. A peer that fails sends its reason on CONTROL before it closes
  * its connections, and a node that hears of a failure passes it on. Connections are independent, and their
  * ends may be seen in any order. So this node reads all arrived CONTROL before it calls the peer lost:
  *
  *   ABORT from any node                    the cause is in it
- *   BYE from the peer                      it closes: no error
+ *   FIN from the peer                      it closes: no error
  *   the end of the peer's CONTROL          it is lost: it died, or could not send a reason any more
  *   silence for a while                    it is lost, as far as this node can tell
  *
@@ -124,7 +124,7 @@ int nb_loss_explain(struct nb_coll_comm *comm, int64_t now_ns)
         if (!suspect)
             suspect = peer;
     }
-    if (!suspect) { /* all suspects have said goodbye, or their messages are complete */
+    if (!suspect) { /* all suspects have sent FIN, or their messages are complete */
         comm->failure.suspect_ns = 0;
         return 1;
     }

@@ -88,7 +88,7 @@ static const struct nb_peer *find_quiet(const struct nb_coll_comm *comm, int64_t
     for (int i = 0; i < comm->nneighbors; i++) {
         const struct nb_peer *peer = comm->neighbors[i];
         const int64_t silent = t - peer->life.received_ns;
-        if (peer->gone || peer->life.bye_acked || silent <= longest)
+        if (peer->gone || peer->life.fin_acked || silent <= longest)
             continue;
         longest = silent;
         found = peer;
@@ -119,17 +119,17 @@ int nb_watch_tick(struct nb_coll_comm *comm, int64_t t)
         if (nb_control_alive(comm, peer, t))
             return -1;
         /* A peer of which all messages have arrived may be silent. */
-        if (t - peer->life.received_ns > limit && !peer->life.bye_acked)
+        if (t - peer->life.received_ns > limit && !peer->life.fin_acked)
             return nb_comm_error(comm, -ETIMEDOUT, "no sign of life from %s for %lld s (NIBBLE_PEER_TIMEOUT)",
                                  peer->name, (long long)p->peer_timeout);
     }
     if (comm->oldest < comm->begun) {
         const struct nb_coll_req *win = nb_window(comm, comm->oldest);
         int64_t waited = t - comm->moved_ns;
-        /* A peer that has said goodbye sends no more once all its messages have arrived. If it has lost power
+        /* A peer that has sent FIN sends no more once all its messages have arrived. If it has lost power
          * since, the end of its connections may never show. */
         for (int i = 0; i < comm->nneighbors; i++)
-            if ((comm->neighbors[i]->gone || comm->neighbors[i]->life.bye_acked) &&
+            if ((comm->neighbors[i]->gone || comm->neighbors[i]->life.fin_acked) &&
                 nb_window_misses(comm, comm->neighbors[i]))
                 return nb_comm_error(
                     comm, -ECONNRESET, "%s has closed its communicator but %s %llu waits for it",

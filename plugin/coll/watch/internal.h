@@ -56,8 +56,8 @@ void nb_late_names(const struct nb_coll_comm *comm, char *buf, size_t cap);
 
 /* A finding, in the numbers of the wire. Later ones are better. */
 enum nb_chain_kind {
-    NB_CHAIN_UNTOLD = 0, /* unknown */
-    NB_CHAIN_NONE = 1,   /* its sender waits for no node */
+    NB_CHAIN_UNKNOWN = 0, /* unknown */
+    NB_CHAIN_NONE = 1,    /* its sender waits for no node */
     NB_CHAIN_LOST = 2,
     NB_CHAIN_MUTUAL = 3,
     NB_CHAIN_END = 4,

@@ -29,7 +29,7 @@ static bool misses(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
     if (comm->state == NB_COMM_CLOSING && !comm->drained &&
         (nb_peer_has_not_taken(peer) ||
-         (!peer->life.bye && peer->life.confirmed < nb_refs_awaited(comm->refs))))
+         (!peer->life.fin && peer->life.confirmed < nb_refs_awaited(comm->refs))))
         return true;
     return (comm->oldest < comm->begun && nb_window_misses(comm, peer)) || nb_confirm_misses(comm, peer);
 }

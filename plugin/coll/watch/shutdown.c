@@ -38,10 +38,10 @@ static bool holds_up_silently(const struct nb_coll_comm *comm, const struct nb_p
 static bool has_not_confirmed(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
     (void)comm;
-    return !peer->life.our_bye_acked || (peer->life.bye && !peer->life.bye_acked);
+    return !peer->life.our_fin_acked || (peer->life.fin && !peer->life.fin_acked);
 }
 
-/* True while the goodbye with the peer is incomplete. This node's acknowledgements must leave, too, before
+/* True while the FIN with the peer is incomplete. This node's acknowledgements must leave, too, before
  * the connections close. */
 static bool has_not_parted(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
@@ -69,16 +69,16 @@ static int count(const struct nb_coll_comm *comm, is_waited_for *is, struct nb_n
     return n;
 }
 
-static void say_bye(struct nb_coll_comm *comm)
+static void send_fin(struct nb_coll_comm *comm)
 {
     comm->drained = 1;
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_peer *peer = comm->neighbors[i];
-        const struct nb_ctl bye = {.kind = NB_CTL_BYE,
+        const struct nb_ctl fin = {.kind = NB_CTL_FIN,
                                    .a = peer->tx[NB_CLASS_CONTRIB].queued,
                                    .b = peer->tx[NB_CLASS_RESULT].queued};
         if (!peer->gone)
-            nb_control(comm, peer, &bye);
+            nb_control(comm, peer, &fin);
     }
 }
 
@@ -172,7 +172,7 @@ void nb_shutdown_progress(struct nb_coll_comm *comm, int64_t now_ns)
     if (!count(comm, holds_up_silently, NULL))
         words /= 2; /* another node may know the cause: let it fail first */
     if (!comm->drained && !count(comm, has_not_taken, NULL) && !count(comm, nb_peer_may_ask, NULL))
-        say_bye(comm);
+        send_fin(comm);
     if (comm->drained && !count(comm, has_not_parted, NULL))
         comm->state = NB_COMM_CLOSED;
     else if (!comm->drained && now_ns > comm->watch->close_deadline_ns - words)

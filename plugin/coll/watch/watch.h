@@ -56,7 +56,7 @@ int nb_loss_explain(struct nb_coll_comm *comm, int64_t now_ns);
 /* ---- shutdown ---------------------------------------------------------------------------------------- */
 
 /*
- * The graceful end of a communicator: this node sends the messages that it owes, then BYE, and all peers
+ * The graceful end of a communicator: this node sends the messages that it owes, then FIN, and all peers
  * acknowledge it.
  *
  * Where NIBBLE_CLOSE_TIMEOUT is too short for the first, some peers have all they need and cannot tell the

@@ -66,8 +66,8 @@ int nb_cuda_dev_compare(struct nb_device *dev, struct nb_work *work, const void 
     return (int)nb_cuda_dev_together(d, work, out);
 }
 
-int nb_cuda_dev_nearness(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
-                         size_t bytes, unsigned samples, struct nb_nearness *out)
+int nb_cuda_dev_similarity(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
+                           size_t bytes, unsigned samples, struct nb_similarity *out)
 {
     struct nb_cuda_device *d = nb_cuda_of(dev);
     struct nb_gpu_desc c = {.op = bytes < 4 ? NB_GPU_EQUAL : NB_GPU_LIKENESS,
@@ -77,9 +77,9 @@ int nb_cuda_dev_nearness(struct nb_device *dev, struct nb_work *work, const void
                             .ref = nb_cuda_address(b)};
     const struct nb_gpu_wanted want = {.near = out};
 
-    *out = (struct nb_nearness){.samples = bytes < 4             ? 1
-                                           : samples < bytes / 4 ? samples
-                                                                 : (unsigned)(bytes / 4)};
+    *out = (struct nb_similarity){.samples = bytes < 4             ? 1
+                                             : samples < bytes / 4 ? samples
+                                                                   : (unsigned)(bytes / 4)};
     if (nb_cuda_dev_check_reach(d, a) || nb_cuda_dev_check_reach(d, b))
         return -EFAULT;
     if (!bytes || !out->samples)

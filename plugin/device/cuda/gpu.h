@@ -17,7 +17,8 @@
 #include "device/host/host.h"
 #include "kernels/kernels.h"
 
-/* ---- gpus.c: GPUs of a context --------------------------------------------------------------------------- */
+/* ---- gpus.c: GPUs of a context
+ * --------------------------------------------------------------------------- */
 
 #define NB_GPUS_MAX 64 /* ordinals of which reports are counted */
 
@@ -38,25 +39,28 @@ void nb_gpus_add(struct nb_gpus *gpus, struct nb_gpu *gpu);
 void nb_gpus_remove(struct nb_gpus *gpus, struct nb_gpu *gpu);
 int nb_gpus_used(struct nb_gpus *gpus, const struct nb_gpu *gpu);
 
-/* The entry of communicator `comm_id` (0: not known) on the GPU with this ordinal: its own, or that of the parent
- * whose connections it is known to share (nb_gpus_share). NULL: none. The entry stays until nb_gpus_unfind; no lock is
- * held meanwhile, so what is done with it may wait. Any thread. */
+/* The entry of communicator `comm_id` (0: not known) on the GPU with this ordinal: its own, or that of the
+ * parent whose connections it is known to share (nb_gpus_share). NULL: none. The entry stays until
+ * nb_gpus_unfind; no lock is held meanwhile, so what is done with it may wait. Any thread. */
 struct nb_gpu *nb_gpus_find(struct nb_gpus *gpus, int ordinal, uint64_t comm_id);
 /* The same by number. */
 struct nb_gpu *nb_gpus_find_serial(struct nb_gpus *gpus, uint16_t serial);
 void nb_gpus_unfind(struct nb_gpus *gpus, struct nb_gpu *gpu);
 
-/* Operations of communicator `comm_id` have come to this one: its launches get kernels of this one's from now on. */
+/* Operations of communicator `comm_id` have come to this one: its launches get kernels of this one's from now
+ * on. */
 void nb_gpus_share(struct nb_gpus *gpus, struct nb_gpu *gpu, uint64_t comm_id);
 
-/* How many blocks a launch of the codec kernel gets: so many that all communicators of a GPU together have at most
- * `budget`, and each at least NB_GPUS_LEAST (so more than the budget where there are many). Given back by the same number; a
- * captured launch (which may run at any time) gets an equal share, which is not counted. Any thread. */
+/* How many blocks a launch of the codec kernel gets: so many that all communicators of a GPU together have at
+ * most `budget`, and each at least NB_GPUS_LEAST (so more than the budget where there are many). Given back
+ * by the same number; a captured launch (which may run at any time) gets an equal share, which is not
+ * counted. Any thread. */
 #define NB_GPUS_LEAST 2u
 unsigned nb_gpus_take_blocks(struct nb_gpus *gpus, int ordinal, unsigned budget, int captured);
 void nb_gpus_give_blocks(struct nb_gpus *gpus, int ordinal, unsigned blocks);
 
-/* ---- thread.c: threads for calls of the driver ----------------------------------------------------------- */
+/* ---- thread.c: threads for calls of the driver
+ * ----------------------------------------------------------- */
 
 enum { /* what can be asked for */
        NB_CUDA_THREAD_LAUNCH = 1,
@@ -74,26 +78,27 @@ struct nb_cuda_thread {
     void *arg;
 };
 
-/* Start it; `work` is called on it with what was asked for since the last time. 0, or a negative errno after a
- * WARN; then nb_cuda_thread_stop is not called. */
+/* Start it; `work` is called on it with what was asked for since the last time. 0, or a negative errno after
+ * a WARN; then nb_cuda_thread_stop is not called. */
 int nb_cuda_thread_start(struct nb_cuda_thread *thread, void (*work)(void *arg, unsigned wanted), void *arg);
 void nb_cuda_thread_ask(struct nb_cuda_thread *thread, unsigned wanted);
 /* End it, in bounded time of that clock: 1; or 0 when the driver holds it up: then it still uses `thread` and
  * what `arg` leads to. Never started: 1. */
 int nb_cuda_thread_stop(struct nb_cuda_thread *thread, const struct nb_clock *clock);
 
-/* ---- ring.c: the host's half of the kernel's ring -------------------------------------------------------- */
+/* ---- ring.c: the host's half of the kernel's ring
+ * -------------------------------------------------------- */
 
 /* Where what comes with a result is wanted, in memory that needs not be the GPU's to see; NULL: it is not. */
 struct nb_gpu_wanted {
     struct nb_encode_stats *stats; /* added */
     uint64_t *value;
     struct nb_delta4_stats *runs; /* of an NB_GPU_DELTA4_ENCODE; added */
-    struct nb_nearness *near;     /* of an NB_GPU_LIKENESS or NB_GPU_EQUAL, all but `samples` */
+    struct nb_similarity *near;   /* of an NB_GPU_LIKENESS or NB_GPU_EQUAL, all but `samples` */
     void *numbers;                /* of an NB_GPU_PICK: NB_PICKS patterns, as nb_pick has them; else floats */
 };
 
-struct nb_gpu_slot {
+struct nb_gpu_entry {
     struct nb_work *work; /* the caller's, NULL: free */
     unsigned *inflight;   /* counter of the caller's, lower by one when the work is finished */
     struct nb_gpu_wanted want;
@@ -104,7 +109,7 @@ struct nb_gpu_slot {
 struct nb_gpu_host { /* pinned, mapped at the same address */
     struct nb_gpu_ring ring;
     struct nb_gpu_result result[NB_GPU_RING];
-    uint32_t found[NB_GPU_RING][NB_PICKS]; /* numbers that a slot's descriptor is asked for */
+    uint32_t found[NB_GPU_RING][NB_PICKS]; /* numbers that a entry's descriptor is asked for */
 };
 
 struct nb_ring {
@@ -117,11 +122,11 @@ struct nb_ring {
         failed; /* 0, or the error with which the ring, and the device, has failed; set once for good */
     struct nb_gpu_host *host;
     nb_cu_ptr state; /* struct nb_gpu_state */
-    struct nb_gpu_slot slot[NB_GPU_RING];
+    struct nb_gpu_entry entry[NB_GPU_RING];
     uint64_t published;               /* descriptors written so far */
     uint64_t tickets;                 /* of all of them */
     uint64_t oldest;                  /* none before this is unfinished */
-    size_t work_bytes, scratch_bytes; /* of each slot */
+    size_t work_bytes, scratch_bytes; /* of each entry */
     unsigned most;                    /* sources of a descriptor */
     void *pinned[32];                 /* arrays of sources, freed at the end */
     unsigned npinned;
@@ -141,9 +146,10 @@ int nb_ring_reserve(struct nb_ring *ring, size_t work, size_t scratch, unsigned 
 
 /* Hand over: 0; -EAGAIN when the ring is full; or what nb_gpu_plan says, -ENOTSUP also for more workspace or
  * sources than reserved and for what the kernel does not do on this GPU. Completes `desc`, which is copied.
- * `sources` (an array of desc->nsources, copied) may be NULL, as may `want`. `work`, what `want` points to and `inflight`
- * stay until the work is finished; what is wanted is there when it is found finished without an error. With
- * want->numbers, at most NB_PICKS of them, `dst` is the ring's; of a pick the result is how many. */
+ * `sources` (an array of desc->nsources, copied) may be NULL, as may `want`. `work`, what `want` points to
+ * and `inflight` stay until the work is finished; what is wanted is there when it is found finished without
+ * an error. With want->numbers, at most NB_PICKS of them, `dst` is the ring's; of a pick the result is how
+ * many. */
 int nb_ring_submit(struct nb_ring *ring, unsigned *inflight, struct nb_work *work, struct nb_gpu_desc *desc,
                    const struct nb_source *sources, const struct nb_gpu_wanted *want);
 
@@ -157,18 +163,20 @@ unsigned nb_ring_sweep(struct nb_ring *ring);
 /* The device has failed, `error` is logged: finish everything that is not finished with -ECANCELED. */
 void nb_ring_fail(struct nb_ring *ring, int error);
 
-/* ---- observer.c: how the kernel is launched -------------------------------------------------------------- */
+/* ---- observer.c: how the kernel is launched
+ * -------------------------------------------------------------- */
 
 enum nb_launching {
     NB_LAUNCH_RESIDENT, /* around NCCL's launches, by the profiler's KernelLaunch events */
     NB_LAUNCH_BATCH,    /* when there is work, on a stream of ours */
 };
 
-/* For GPU `gpu` (-1: not known yet, so that events may still come): 0 and *how; or -ENOTSUP when the kernel must not be launched in either way: `why` (of
- * `cap` bytes) says so, and nothing is logged. Any thread. */
+/* For GPU `gpu` (-1: not known yet, so that events may still come): 0 and *how; or -ENOTSUP when the kernel
+ * must not be launched in either way: `why` (of `cap` bytes) says so, and nothing is logged. Any thread. */
 int nb_launch_choose(struct nb_context *ctx, int gpu, enum nb_launching *how, char *why, size_t cap);
 
-/* ---- launch.c, turn.c: when the kernel runs -------------------------------------------------------------- */
+/* ---- launch.c, turn.c: when the kernel runs
+ * -------------------------------------------------------------- */
 
 #define NB_LAUNCH_OPEN 4096u      /* launches that are not captured and have not ended */
 #define NB_LAUNCH_CAPTURED 16384u /* captured ones: a place for each until the communicator is closed */
@@ -255,8 +263,9 @@ struct nb_launches {
     int said;          /* that a kernel of its own was launched */
 };
 
-/* Make streams, events and places for a GPU of `multiprocessors`. `how`, `thread` and `lock` are set before; the ring need not be open yet. What is given outlives it. 0, or a negative errno
- * (after a WARN, unless the host is out of memory); nb_launches_close in either case. Entered. */
+/* Make streams, events and places for a GPU of `multiprocessors`. `how`, `thread` and `lock` are set before;
+ * the ring need not be open yet. What is given outlives it. 0, or a negative errno (after a WARN, unless the
+ * host is out of memory); nb_launches_close in either case. Entered. */
 int nb_launches_open(struct nb_launches *l, const struct nb_context *ctx, const struct nb_cuda_context *cuda,
                      struct nb_ring *ring, nb_cu_function kernel, int multiprocessors);
 void nb_launches_close(struct nb_launches *l);
@@ -268,32 +277,36 @@ void nb_launches_forget(struct nb_launches *l);
  * below, or 0 when nothing was launched (the device works in batches or has failed, or an error was logged).
  * */
 uint64_t nb_launches_fork(struct nb_launches *l, nb_cu_stream stream);
-/* NCCL has launched it, and has still to hand it over to its proxy. Once for each ticket. Calls no driver and waits for
- * nobody where ours are launched before NCCL's, but where a graph is or was captured, or NCCL's launches always stall
- * beside ours; else it launches ours and submits the mark. */
+/* NCCL has launched it, and has still to hand it over to its proxy. Once for each ticket. Calls no driver and
+ * waits for nobody where ours are launched before NCCL's, but where a graph is or was captured, or NCCL's
+ * launches always stall beside ours; else it launches ours and submits the mark. */
 void nb_launches_join(struct nb_launches *l, uint64_t ticket);
-/* NCCL has handed it over: what tells that its kernel has ended follows it. Once for each ticket, after the join; it is
- * not valid any more afterwards. */
+/* NCCL has handed it over: what tells that its kernel has ended follows it. Once for each ticket, after the
+ * join; it is not valid any more afterwards. */
 void nb_launches_posted(struct nb_launches *l, uint64_t ticket);
-/* Nothing of that launch comes to the engine. Between the join and `posted`; ignored for captured launches. */
+/* Nothing of that launch comes to the engine. Between the join and `posted`; ignored for captured
+ * launches. */
 void nb_launches_unused(struct nb_launches *l, uint64_t ticket);
 
-/* On the thread for calls of the driver. Kernels whose launch came too late for NCCL's; and where work waits and no
- * kernel is there for it one, unless one has come meanwhile. */
+/* On the thread for calls of the driver. Kernels whose launch came too late for NCCL's; and where work waits
+ * and no kernel is there for it one, unless one has come meanwhile. */
 void nb_launches_alone(struct nb_launches *l);
 
 /* One turn of the engine's: see which of NCCL's kernels have ended, tell ours to end, launch for a batch,
  * watch the clock. Calls no driver. 1 while something may happen that nobody wakes the engine for. */
 int nb_launches_turn(struct nb_launches *l);
-/* The communicator has something open now: a window, or an operation of which more windows are to come; or it has not. */
+/* The communicator has something open now: a window, or an operation of which more windows are to come; or it
+ * has not. */
 void nb_launches_busy(struct nb_launches *l);
 void nb_launches_idle(struct nb_launches *l);
-/* 1 when a kernel runs that will take what is handed over now; else 0, and one is launched unless one is coming. */
+/* 1 when a kernel runs that will take what is handed over now; else 0, and one is launched unless one is
+ * coming. */
 int nb_launches_ready(struct nb_launches *l);
 /* End all kernels, in bounded time: 1, or 0 when one would not end. */
 int nb_launches_drain(struct nb_launches *l);
 
-/* ---- gpu.c: a communicator's GPU ------------------------------------------------------------------------- */
+/* ---- gpu.c: a communicator's GPU
+ * ------------------------------------------------------------------------- */
 
 #define NB_GPU_SHARED 16u /* children of a communicator that are remembered */
 

@@ -23,8 +23,8 @@
 
 #include "base/log.h"
 
-/* nb_work.id of one that is finished; its result is in more[0]. A work in flight has its slot's number plus 1
- * there. */
+/* nb_work.id of one that is finished; its result is in more[0]. A work in flight has its entry's number plus
+ * 1 there. */
 #define FINISHED UINT64_MAX
 
 int nb_ring_open(struct nb_ring *r, struct nb_arena *arena, const struct nb_clock *clock, nb_cu_stream stream,
@@ -60,8 +60,8 @@ void nb_ring_close(struct nb_ring *r)
     memset(r, 0, sizeof(*r)); /* the rest is the arena's */
 }
 
-/* Larger ones for all slots. Descriptors in flight may be using the old ones, which therefore stay until the
- * end. It happens when a communicator of more nodes than those before connects. */
+/* Larger ones for all entries. Descriptors in flight may be using the old ones, which therefore stay until
+ * the end. It happens when a communicator of more nodes than those before connects. */
 static int reserve_memory(struct nb_ring *r, size_t work, size_t scratch)
 {
     size_t each = (work + 255) / 256 * 256, also = (scratch + 255) / 256 * 256;
@@ -79,8 +79,8 @@ static int reserve_memory(struct nb_ring *r, size_t work, size_t scratch)
     if (ret)
         return ret;
     for (unsigned i = 0; i < NB_GPU_RING; i++) {
-        r->slot[i].work_at = at + i * each;
-        r->slot[i].scratch_at = at + NB_GPU_RING * each + i * also;
+        r->entry[i].work_at = at + i * each;
+        r->entry[i].scratch_at = at + NB_GPU_RING * each + i * also;
     }
     r->work_bytes = each;
     r->scratch_bytes = also;
@@ -100,7 +100,7 @@ int nb_ring_reserve(struct nb_ring *r, size_t work, size_t scratch, unsigned sou
             return -ENOMEM;
         r->pinned[r->npinned++] = array;
         for (unsigned i = 0; i < NB_GPU_RING; i++)
-            r->slot[i].sources = array + (size_t)i * sources;
+            r->entry[i].sources = array + (size_t)i * sources;
         r->most = sources;
     }
     if (work <= r->work_bytes && scratch <= r->scratch_bytes)
@@ -125,7 +125,7 @@ static void take_stats(const struct nb_gpu_result *res, struct nb_encode_stats *
     nb_encode_stats_add(to, &s);
 }
 
-static void take_near(const struct nb_gpu_desc *d, const struct nb_gpu_result *res, struct nb_nearness *to)
+static void take_near(const struct nb_gpu_desc *d, const struct nb_gpu_result *res, struct nb_similarity *to)
 {
     if (d->op == NB_GPU_EQUAL) {
         to->near8 = res->value == 0;
@@ -136,12 +136,12 @@ static void take_near(const struct nb_gpu_desc *d, const struct nb_gpu_result *r
     to->far16 = res->escapes;
 }
 
-/* What came with the result of a slot to where it is wanted. The result: of a pick how many values. */
+/* What came with the result of a entry to where it is wanted. The result: of a pick how many values. */
 static ssize_t take_wanted(const struct nb_ring *r, unsigned at)
 {
     const struct nb_gpu_desc *d = &r->host->ring.desc[at];
     const struct nb_gpu_result *res = &r->host->result[at];
-    const struct nb_gpu_wanted *w = &r->slot[at].want;
+    const struct nb_gpu_wanted *w = &r->entry[at].want;
 
     if (res->length < 0)
         return (ssize_t)res->length;
@@ -164,26 +164,26 @@ static ssize_t take_wanted(const struct nb_ring *r, unsigned at)
     return (ssize_t)res->length;
 }
 
-/* The work of a slot is finished: its owner gets the result, the slot is free. */
+/* The work of a entry is finished: its owner gets the result, the entry is free. */
 static void finish(struct nb_ring *r, unsigned at, ssize_t result)
 {
-    struct nb_gpu_slot *slot = &r->slot[at];
+    struct nb_gpu_entry *entry = &r->entry[at];
 
-    slot->work->id = FINISHED;
-    slot->work->more[0] = (uint64_t)result;
-    (*slot->inflight)--;
-    slot->work = NULL;
+    entry->work->id = FINISHED;
+    entry->work->more[0] = (uint64_t)result;
+    (*entry->inflight)--;
+    entry->work = NULL;
     r->done++;
     r->moved_ns = nb_clock_ns(r->clock);
 }
 
-/* 1 when slot `at` is free or its descriptor is finished. */
+/* 1 when entry `at` is free or its descriptor is finished. */
 static int look(struct nb_ring *r, unsigned at)
 {
-    struct nb_gpu_slot *slot = &r->slot[at];
+    struct nb_gpu_entry *entry = &r->entry[at];
     const struct nb_gpu_result *res = &r->host->result[at];
 
-    if (!slot->work)
+    if (!entry->work)
         return 1;
     if (__atomic_load_n(&res->done, __ATOMIC_ACQUIRE) != r->host->ring.desc[at].id)
         return 0;
@@ -211,7 +211,7 @@ void nb_ring_fail(struct nb_ring *r, int error)
     atomic_compare_exchange_strong(&r->failed, &none, error);
     nb_ring_sweep(r);
     for (unsigned i = 0; i < NB_GPU_RING; i++)
-        if (r->slot[i].work)
+        if (r->entry[i].work)
             finish(r, i, -ECANCELED);
     r->oldest = r->published;
 }
@@ -239,8 +239,8 @@ int nb_ring_submit(struct nb_ring *r, unsigned *inflight, struct nb_work *work, 
                    const struct nb_source *sources, const struct nb_gpu_wanted *want)
 {
     const unsigned at = (unsigned)(r->published % NB_GPU_RING);
-    struct nb_gpu_slot *slot = &r->slot[at];
-    struct nb_gpu_source *array = slot->sources;
+    struct nb_gpu_entry *entry = &r->entry[at];
+    struct nb_gpu_source *array = entry->sources;
     int64_t need;
 
     if (r->major >= NB_GPU_NO_DIFFERENCES && nb_gpu_differs(d->op))
@@ -248,8 +248,8 @@ int nb_ring_submit(struct nb_ring *r, unsigned *inflight, struct nb_work *work, 
     if (!nb_ring_room(r, 1))
         return -EAGAIN;
     d->result = (uintptr_t)&r->host->result[at];
-    d->work = slot->work_at;
-    d->scratch = slot->scratch_at;
+    d->work = entry->work_at;
+    d->scratch = entry->scratch_at;
     d->id = (uint32_t)r->published + 1;
     if (d->id == r->host->result[at].done)
         d->id = ~d->id; /* after 2^32 descriptors */
@@ -275,9 +275,9 @@ int nb_ring_submit(struct nb_ring *r, unsigned *inflight, struct nb_work *work, 
         return -ENOTSUP;
     d->ticket = r->tickets;
     r->tickets += d->tickets;
-    slot->work = work;
-    slot->inflight = inflight;
-    slot->want = want ? *want : (struct nb_gpu_wanted){0};
+    entry->work = work;
+    entry->inflight = inflight;
+    entry->want = want ? *want : (struct nb_gpu_wanted){0};
     if (r->oldest == r->published)
         r->moved_ns = nb_clock_ns(r->clock);
     work->id = r->published + 1;

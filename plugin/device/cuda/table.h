@@ -11,7 +11,8 @@
 #include "device/cuda/gpu.h"
 #include "device/device.h"
 
-/* ---- memory.c: whose memory an address is ---------------------------------------------------------------- */
+/* ---- memory.c: whose memory an address is
+ * ---------------------------------------------------------------- */
 
 enum nb_reach {
     NB_REACH_UNKNOWN = 0,
@@ -34,11 +35,12 @@ struct nb_ranges {
 
 void nb_ranges_init(struct nb_ranges *ranges);
 void nb_ranges_free(struct nb_ranges *ranges);
-/* Add a range, or note again what one with this base is: 0, or -ENOMEM (nothing is logged). Remove the one with
- * this base, if there is one. */
+/* Add a range, or note again what one with this base is: 0, or -ENOMEM (nothing is logged). Remove the one
+ * with this base, if there is one. */
 int nb_ranges_add(struct nb_ranges *ranges, const void *base, size_t bytes, enum nb_reach reach);
 
-/* ---- the instance and the functions of its table --------------------------------------------------------- */
+/* ---- the instance and the functions of its table
+ * --------------------------------------------------------- */
 
 /*
  * The parts of the CUDA device's table (device.h): the engine's work as descriptors for the kernel. What the
@@ -82,8 +84,8 @@ static inline uint64_t nb_cuda_address(const void *p)
  * wait, and return the result. -ENOTSUP: the kernel does not do it. `want` may be NULL. */
 ssize_t nb_cuda_dev_submit(struct nb_cuda_device *d, struct nb_work *work, struct nb_gpu_desc *desc,
                            const struct nb_source *sources, const struct nb_gpu_wanted *want);
-/* Likewise nb_cuda_dev_compare's work, whose parts, out->part, are in flight: -EINPROGRESS, or without `work` the
- * result. `room`: 1 when `parts` of them can be submitted now. */
+/* Likewise nb_cuda_dev_compare's work, whose parts, out->part, are in flight: -EINPROGRESS, or without `work`
+ * the result. `room`: 1 when `parts` of them can be submitted now. */
 int nb_cuda_dev_room(struct nb_cuda_device *d, unsigned parts);
 ssize_t nb_cuda_dev_together(struct nb_cuda_device *d, struct nb_work *work, struct nb_compared *out);
 /* Wait until none of the instance's work is in flight. The watchdog bounds it. */
@@ -127,8 +129,8 @@ int nb_cuda_dev_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDa
 
 int nb_cuda_dev_compare(struct nb_device *dev, struct nb_work *work, const void *cur, const void *ref,
                         size_t bytes, struct nb_compared *out);
-int nb_cuda_dev_nearness(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
-                         size_t bytes, unsigned samples, struct nb_nearness *out);
+int nb_cuda_dev_similarity(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
+                           size_t bytes, unsigned samples, struct nb_similarity *out);
 int nb_cuda_dev_sample(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
                        size_t n, unsigned samples, float *out);
 int nb_cuda_dev_sums(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,

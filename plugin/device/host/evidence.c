@@ -165,8 +165,9 @@ static int32_t ordered16(uint16_t x)
 
 #define AT_ONCE 64u
 
-/* Counts of pairs of patterns, without a branch, so that compilers use vectors. The lower byte is the one at the position. */
-static void count_near(const uint16_t *a, const uint16_t *b, unsigned n, struct nb_nearness *near)
+/* Counts of pairs of patterns, without a branch, so that compilers use vectors. The lower byte is the one at
+ * the position. */
+static void count_near(const uint16_t *a, const uint16_t *b, unsigned n, struct nb_similarity *near)
 {
     unsigned near16 = 0, within = 0, near8 = 0;
 
@@ -181,18 +182,19 @@ static void count_near(const uint16_t *a, const uint16_t *b, unsigned n, struct 
     near->near8 += near8;
 }
 
-struct nb_nearness nb_host_nearness(const void *a, const void *b, size_t bytes, unsigned samples)
+struct nb_similarity nb_host_similarity(const void *a, const void *b, size_t bytes, unsigned samples)
 {
     const uint8_t *pa = a, *pb = b;
     const size_t words = bytes / 4;
-    struct nb_nearness near = {.samples = samples < words ? samples : (unsigned)words};
+    struct nb_similarity near = {.samples = samples < words ? samples : (unsigned)words};
     const double step = near.samples ? (double)words / near.samples : 0;
 
     for (unsigned from = 0; from < near.samples; from += AT_ONCE) {
         const unsigned n = near.samples - from < AT_ONCE ? near.samples - from : AT_ONCE;
         uint16_t x[AT_ONCE], y[AT_ONCE];
         for (unsigned i = 0; i < n; i++) {
-            /* The upper half of a 32-bit word: the exponent side of an FP32, any second value of 16-bit types. */
+            /* The upper half of a 32-bit word: the exponent side of an FP32, any second value of 16-bit
+             * types. */
             const size_t at = (size_t)(int64_t)(step * (from + i)) * 4 + 2;
             memcpy(&x[i], pa + at, 2);
             memcpy(&y[i], pb + at, 2);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The device of jobs whose buffers NCCL hands over in host memory: codecs run on the thread that calls, which is the
- * engine's, or a codec thread for it (threads.c).
+ * The device of jobs whose buffers NCCL hands over in host memory: codecs run on the thread that calls, which
+ * is the engine's, or a codec thread for it (threads.c).
  */
 #include "device/host/host.h"
 
@@ -72,15 +72,15 @@ static int host_compare(struct nb_device *dev, struct nb_work *work, const void 
     return 0;
 }
 
-static int host_nearness(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
-                         size_t bytes, unsigned samples, struct nb_nearness *out)
+static int host_similarity(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
+                           size_t bytes, unsigned samples, struct nb_similarity *out)
 {
     (void)dev;
     (void)work;
     if (bytes < 4)
-        *out = (struct nb_nearness){.near8 = bytes && memcmp(a, b, bytes) == 0, .samples = 1};
+        *out = (struct nb_similarity){.near8 = bytes && memcmp(a, b, bytes) == 0, .samples = 1};
     else
-        *out = nb_host_nearness(a, b, bytes, samples);
+        *out = nb_host_similarity(a, b, bytes, samples);
     return 0;
 }
 
@@ -184,7 +184,7 @@ static const struct nb_device_ops host_ops = {
     .reduce = host_reduce,
     .reduce_exact = host_reduce_exact,
     .compare = host_compare,
-    .nearness = host_nearness,
+    .similarity = host_similarity,
     .sample = host_sample,
     .sums = host_sums,
     .check = host_check,

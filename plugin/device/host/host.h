@@ -12,13 +12,16 @@
 #include "nibble/codec.h"
 #include "nibble/nccl_types.h"
 
-/* ---- threads.c: the device with codec threads ------------------------------------------------------------ */
+/* ---- threads.c: the device with codec threads
+ * ------------------------------------------------------------ */
 
-/* Create a communicator's instance, which uses ctx until its table's `close`. NULL when there are to be no workers, or
- * none can be had (after a line of the log): then the host's own device does it all. On NCCL's thread, at connect. */
+/* Create a communicator's instance, which uses ctx until its table's `close`. NULL when there are to be no
+ * workers, or none can be had (after a line of the log): then the host's own device does it all. On NCCL's
+ * thread, at connect. */
 struct nb_device *nb_host_threads_open(struct nb_context *ctx);
 
-/* ---- cores.c: processors and the share of this process --------------------------------------------------- */
+/* ---- cores.c: processors and the share of this process
+ * --------------------------------------------------- */
 
 #define NB_CPUS 8192 /* numbers of CPUs (hardware threads) that a set may have */
 
@@ -30,7 +33,8 @@ struct nb_cpus {
     };
 };
 
-/* What the default of NIBBLE_HOST_THREADS follows from. Cores are physical: hyperthreads of one count once. */
+/* What the default of NIBBLE_HOST_THREADS follows from. Cores are physical: hyperthreads of one count
+ * once. */
 struct nb_cores {
     unsigned usable;      /* cores of which the affinity mask has a CPU */
     unsigned machine;     /* cores of the machine */
@@ -54,11 +58,12 @@ void nb_cores_look(const char *root, const struct nb_cpus *mine, struct nb_cores
 /* Codec threads that such a process gets by default (NIBBLE_HOST_THREADS=-1). */
 unsigned nb_cores_default_threads(const struct nb_cores *cores);
 
-/* CPUs of the NUMA node in whose memory the page at `at` lies. false: the machine has one node, the page is in no
- * memory yet, or the system does not tell. */
+/* CPUs of the NUMA node in whose memory the page at `at` lies. false: the machine has one node, the page is
+ * in no memory yet, or the system does not tell. */
 bool nb_cores_near(const char *root, const void *at, struct nb_cpus *cpus);
 
-/* ---- evidence.c: statistics of values -------------------------------------------------------------------- */
+/* ---- evidence.c: statistics of values
+ * -------------------------------------------------------------------- */
 
 #define NB_PROFILE_GROUP 32u /* values of a profile's group */
 
@@ -67,32 +72,33 @@ bool nb_cores_near(const char *root, const void *at, struct nb_cpus *cpus);
  * the number of samples: `samples`, or 0 when there are fewer than 2 * samples values. */
 unsigned nb_host_sample(enum nb_dtype type, const void *src, size_t n, unsigned samples, float *out);
 
-/* sums[i]: the squares of the values of the i-th of `groups` groups of 32, spread over the n at src, added in order.
- * A NaN is some NaN. Returns `groups`, or 0 when there are fewer values than that takes. */
+/* sums[i]: the squares of the values of the i-th of `groups` groups of 32, spread over the n at src, added in
+ * order. A NaN is some NaN. Returns `groups`, or 0 when there are fewer values than that takes. */
 unsigned nb_host_sums(enum nb_dtype type, const void *src, size_t n, unsigned groups, float *sums);
-/* The profile that follows from them; `sums` and `out` may be the same. out[i]: log2 of the root mean square of the
- * i-th group. Groups below 2^-16 of the largest are clamped to that; a group of zeros is -150. Returns `groups`, or 0
- * when all values are zero, or one is not finite. */
+/* The profile that follows from them; `sums` and `out` may be the same. out[i]: log2 of the root mean square
+ * of the i-th group. Groups below 2^-16 of the largest are clamped to that; a group of zeros is -150. Returns
+ * `groups`, or 0 when all values are zero, or one is not finite. */
 unsigned nb_profile_of_sums(const float *sums, unsigned groups, float *out);
 
 /* Number of positions at which two byte strings are similar: 16-bit patterns that differ by at most 64, by 65
  * to 256, and bytes that differ by at most 8. */
-struct nb_nearness {
+struct nb_similarity {
     uint64_t near16, far16, near8;
     unsigned samples; /* positions compared: those requested, but at most bytes / 4 */
 };
-struct nb_nearness nb_host_nearness(const void *a, const void *b, size_t bytes, unsigned samples);
-/* The similarity of the two, in 0..1: the larger of the share of 16-bit patterns that differ by at most 64 (half a
- * binade of BF16; those that differ by at most 256, a quarter of a binade of FP16, weigh 0.95) and the share of bytes that
- * differ by at most 8. */
-static inline double nb_likeness_of(const struct nb_nearness *near)
+struct nb_similarity nb_host_similarity(const void *a, const void *b, size_t bytes, unsigned samples);
+/* The similarity of the two, in 0..1: the larger of the share of 16-bit patterns that differ by at most 64
+ * (half a binade of BF16; those that differ by at most 256, a quarter of a binade of FP16, weigh 0.95) and
+ * the share of bytes that differ by at most 8. */
+static inline double nb_likeness_of(const struct nb_similarity *near)
 {
     const double by16 = (double)near->near16 + 0.95 * (double)near->far16, by8 = (double)near->near8;
 
     return near->samples ? (by16 > by8 ? by16 : by8) / near->samples : 0;
 }
 
-/* ---- exact.c: reductions of plain values ----------------------------------------------------------------- */
+/* ---- exact.c: reductions of plain values
+ * ----------------------------------------------------------------- */
 
 /* dst[i] = sources[0][i] op ... op sources[nsources-1][i] op own[i] for i < n. `own` may be NULL and may
  * equal dst. Any alignment. 0; -EINVAL for what nb_exact_supported (base/nccl_names.h) denies, and where

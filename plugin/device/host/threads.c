@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The host's device with codec threads (pool.h): what is done with values is done by workers while the engine
- * goes on. Of the host's own (host.c) it differs in nothing else: queries and work without a handle are answered
- * on the spot, and so is what takes less time than handing it over.
+ * goes on. Of the host's own (host.c) it differs in nothing else: queries and work without a handle are
+ * answered on the spot, and so is what takes less time than handing it over.
  *
- *     engine: encode(work)   a free slot gets the arguments; into the pool's queue           -EINPROGRESS
+ *     engine: encode(work)   a free entry gets the arguments; into the pool's queue           -EINPROGRESS
  *     worker                 runs the host's function, notes the result, wakes the engine (ctx->work_done)
- *     engine: poll(work)     takes the result, and the slot is free
+ *     engine: poll(work)     takes the result, and the entry is free
  *
- * A worker that has noted a result holds the instance's lock until it is out of the engine's way, and poll takes
- * that lock once: so what poll has returned is over, also for closing what the wake-up needs.
+ * A worker that has noted a result holds the instance's lock until it is out of the engine's way, and poll
+ * takes that lock once: so what poll has returned is over, also for closing what the wake-up needs.
  */
 #include "device/host/host.h"
 
@@ -75,10 +75,10 @@ struct call {
     };
 };
 
-struct slot {
+struct entry {
     struct nb_pool_job job;
     struct pooled *dev;
-    struct slot *next;    /* free */
+    struct entry *next;   /* free */
     struct nb_work *work; /* whose this is; NULL: free */
     bool cancelled;
     struct call call;
@@ -95,7 +95,7 @@ struct pooled {
     unsigned workers;
 
     /* Of whoever uses the instance. */
-    struct slot slot[SLOTS], *free;
+    struct entry entry[SLOTS], *free;
     unsigned in_flight;
     int failed;                   /* 0 or a negative errno */
     bool lost;                    /* a worker hangs, and may touch memory at any time */
@@ -138,7 +138,7 @@ static ssize_t perform(const struct call *c)
 
 static void run(struct nb_pool_job *job)
 {
-    struct slot *s = (struct slot *)job;
+    struct entry *s = (struct entry *)job;
     struct pooled *d = s->dev;
     const uint64_t begun = nb_now_ns();
 
@@ -146,7 +146,8 @@ static void run(struct nb_pool_job *job)
     s->took_ns = (int64_t)(nb_now_ns() - begun);
     pthread_mutex_lock(&d->lock);
     atomic_store_explicit(&s->done, true, memory_order_release);
-    /* Sequentially consistent, as the engine's looks before it sleeps are: either it sees this result or it is woken. */
+    /* Sequentially consistent, as the engine's looks before it sleeps are: either it sees this result or it
+     * is woken. */
     atomic_fetch_add(&d->made, 1);
     if (d->ctx->work_done)
         d->ctx->work_done(d->ctx);
@@ -160,7 +161,7 @@ static void run(struct nb_pool_job *job)
 static ssize_t ask(struct nb_device *dev, struct nb_work *work, const struct call *call, size_t bytes)
 {
     struct pooled *d = pooled_of(dev);
-    struct slot *s = d->free;
+    struct entry *s = d->free;
 
     if (d->failed)
         return d->failed;
@@ -240,7 +241,7 @@ static int pooled_reduce_exact(struct nb_device *dev, struct nb_work *work, nccl
     return (int)ask(dev, work, &c, n * nb_nccl_type_size(type) * (nsources + 1));
 }
 
-static void retire(struct pooled *d, struct slot *s)
+static void retire(struct pooled *d, struct entry *s)
 {
     s->work = NULL;
     s->next = d->free;
@@ -251,7 +252,7 @@ static void retire(struct pooled *d, struct slot *s)
 static ssize_t pooled_poll(struct nb_device *dev, struct nb_work *work)
 {
     struct pooled *d = pooled_of(dev);
-    struct slot *s = work->at;
+    struct entry *s = work->at;
 
     if (!s) /* quiesce was here */
         return -ECANCELED;
@@ -334,14 +335,14 @@ static int pooled_failed(struct nb_device *dev)
 
 static void cancelled(struct nb_pool_job *job)
 {
-    ((struct slot *)job)->cancelled = true;
+    ((struct entry *)job)->cancelled = true;
 }
 
 /* Of those that have begun, whether one is not done. With the lock held. */
 static bool one_runs(const struct pooled *d)
 {
     for (unsigned i = 0; i < SLOTS; i++)
-        if (d->slot[i].work && !d->slot[i].cancelled && !atomic_load(&d->slot[i].done))
+        if (d->entry[i].work && !d->entry[i].cancelled && !atomic_load(&d->entry[i].done))
             return true;
     return false;
 }
@@ -381,7 +382,7 @@ static void pooled_quiesce(struct nb_device *dev)
     if (d->lost)
         return;
     for (unsigned i = 0; i < SLOTS; i++) {
-        struct slot *s = &d->slot[i];
+        struct entry *s = &d->entry[i];
         if (!s->work)
             continue;
         s->work->at = NULL;
@@ -439,8 +440,8 @@ static void fill_table(struct nb_device_ops *ops)
     ops->reduce_exact = pooled_reduce_exact;
 }
 
-/* Workers that a communicator is to have. `cores`: what the default follows from, set where the setting leaves it to
- * that. */
+/* Workers that a communicator is to have. `cores`: what the default follows from, set where the setting
+ * leaves it to that. */
 static unsigned threads_wanted(const struct nb_context *ctx, struct nb_cores *cores)
 {
     struct nb_cpus mine;
@@ -496,10 +497,10 @@ struct nb_device *nb_host_threads_open(struct nb_context *ctx)
     pthread_cond_init(&d->less, &attr);
     pthread_condattr_destroy(&attr);
     for (unsigned i = SLOTS; i-- > 0;) {
-        d->slot[i].job = (struct nb_pool_job){.run = run, .owner = d};
-        d->slot[i].dev = d;
-        d->slot[i].next = d->free;
-        d->free = &d->slot[i];
+        d->entry[i].job = (struct nb_pool_job){.run = run, .owner = d};
+        d->entry[i].dev = d;
+        d->entry[i].next = d->free;
+        d->free = &d->entry[i];
     }
     return &d->dev;
 }

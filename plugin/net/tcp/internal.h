@@ -9,7 +9,8 @@
 
 #include "net/tcp/tcp.h"
 
-/* ---- pace.c: unsent bytes -------------------------------------------------------------------------------- */
+/* ---- pace.c: unsent bytes
+ * -------------------------------------------------------------------------------- */
 
 struct nb_tcp_unsent {
     int limit;        /* current TCP_NOTSENT_LOWAT in bytes; 0: not limited */
@@ -26,7 +27,8 @@ void nb_tcp_unsent_wrote(struct nb_tcp_unsent *u, int fd, size_t bytes, bool ful
 /* Note that the stream has written all its bytes. */
 void nb_tcp_unsent_idle(struct nb_tcp_unsent *u);
 
-/* ---- tcp.c: a connection --------------------------------------------------------------------------------- */
+/* ---- tcp.c: a connection
+ * --------------------------------------------------------------------------------- */
 
 #define NB_TCP_REQ_MAX 1024 /* requests of a connection before isend and irecv answer "later" */
 
@@ -66,7 +68,8 @@ static inline void nb_tcp_comm_tested(struct nb_tcp_comm *c, struct nb_net_req *
     nb_net_req_put(&c->reqs, r);
 }
 
-/* ---- send.c: sending ------------------------------------------------------------------------------------- */
+/* ---- send.c: sending
+ * ------------------------------------------------------------------------------------- */
 
 #define NB_TCP_BATCH 32       /* frames in one gather write */
 #define NB_TCP_QUANTUM 262144 /* bytes put on one stream before the next gets its turn */
@@ -128,13 +131,14 @@ int nb_tcp_lost(void *send_comm);
 uint64_t nb_tcp_resent(void *send_comm);
 int nb_tcp_close_send(void *send_comm);
 
-/* ---- recv.c: receiving ----------------------------------------------------------------------------------- */
+/* ---- recv.c: receiving
+ * ----------------------------------------------------------------------------------- */
 
 #define NB_TCP_READ_AHEAD 8192 /* bytes read beyond known payload; they are copied once more */
 
 /* One receive of a group. */
-struct nb_tcp_slot {
-    struct nb_tcp_slot *next; /* in the list of receives without a message, or of messages in parts */
+struct nb_tcp_buffer {
+    struct nb_tcp_buffer *next; /* in the list of receives without a message, or of messages in parts */
     struct nb_tcp_rreq *req;
     uint8_t *data;
     size_t cap, size; /* bytes of the receive; bytes of its message, once matched */
@@ -147,25 +151,25 @@ struct nb_tcp_slot {
 struct nb_tcp_rreq {
     struct nb_net_req head;
     int n, left; /* receives of the group; incomplete receives */
-    struct nb_tcp_slot slot[NB_NET_MAX_RECVS];
+    struct nb_tcp_buffer buffer[NB_NET_MAX_RECVS];
 };
 
 struct nb_tcp_rstream {
     int fd;
-    bool eof, bye;
+    bool eof, fin;
     bool drained;      /* the kernel had no more bytes in this round */
     bool have;         /* `frame` is the header of the next frame */
     unsigned pos, end; /* unread bytes of buf */
-    size_t off, rest;  /* payload of `frame`: position of the next byte in slot, number of missing bytes */
+    size_t off, rest;  /* payload of `frame`: position of the next byte in buffer, number of missing bytes */
     struct nb_tcp_frame frame;
-    struct nb_tcp_slot *slot; /* NULL until frame is matched */
+    struct nb_tcp_buffer *buffer; /* NULL until frame is matched */
     uint8_t buf[NB_TCP_READ_AHEAD];
 };
 
 struct nb_tcp_recv {
     struct nb_tcp_comm c;
-    struct nb_tcp_slot *posted, **posted_end; /* receives without a message, oldest first */
-    struct nb_tcp_slot *active;               /* messages with parts that are still to be seen or read */
+    struct nb_tcp_buffer *posted, **posted_end; /* receives without a message, oldest first */
+    struct nb_tcp_buffer *active;               /* messages with parts that are still to be seen or read */
     struct nb_tcp_rstream stream[];
 };
 

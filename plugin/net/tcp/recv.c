@@ -78,17 +78,17 @@ static void protocol_error(struct nb_tcp_recv *s, struct nb_tcp_rstream *t, cons
 }
 
 /* Remove and return the oldest receive with this tag that has no message, or return NULL. */
-static struct nb_tcp_slot *take_posted(struct nb_tcp_recv *s, int32_t tag)
+static struct nb_tcp_buffer *take_posted(struct nb_tcp_recv *s, int32_t tag)
 {
-    for (struct nb_tcp_slot **p = &s->posted; *p; p = &(*p)->next) {
-        struct nb_tcp_slot *slot = *p;
+    for (struct nb_tcp_buffer **p = &s->posted; *p; p = &(*p)->next) {
+        struct nb_tcp_buffer *buffer = *p;
 
-        if (slot->tag != tag)
+        if (buffer->tag != tag)
             continue;
-        *p = slot->next;
-        if (!slot->next)
+        *p = buffer->next;
+        if (!buffer->next)
             s->posted_end = p;
-        return slot;
+        return buffer;
     }
     return NULL;
 }
@@ -98,38 +98,39 @@ static bool match(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
 {
     const struct nb_tcp_frame *f = &t->frame;
     uint32_t ahead = f->seq - s->c.next_seq;
-    struct nb_tcp_slot *slot = NULL;
+    struct nb_tcp_buffer *buffer = NULL;
 
     if (ahead == 0) {
-        slot = take_posted(s, f->tag);
-        if (!slot)
+        buffer = take_posted(s, f->tag);
+        if (!buffer)
             return false;
-        if (f->size > slot->cap) {
-            tell_sender(s, f, EMSGSIZE, slot->cap);
+        if (f->size > buffer->cap) {
+            tell_sender(s, f, EMSGSIZE, buffer->cap);
             recv_fail(s, -EMSGSIZE, false, "message %u (tag %d) has %llu bytes, its receive takes %zu",
-                      f->seq, f->tag, (unsigned long long)f->size, slot->cap);
+                      f->seq, f->tag, (unsigned long long)f->size, buffer->cap);
             return false;
         }
         s->c.next_seq++;
-        slot->size = f->size;
-        slot->seq = f->seq;
+        buffer->size = f->size;
+        buffer->seq = f->seq;
         if (f->len < f->size) {
-            slot->next = s->active;
-            s->active = slot;
+            buffer->next = s->active;
+            s->active = buffer;
         }
     } else if (ahead <= NB_TCP_MAX_AHEAD) {
         return false; /* parked until the messages before it are matched */
     } else {
-        slot = s->active;
-        while (slot && slot->seq != f->seq)
-            slot = slot->next;
-        if (!slot || slot->size != f->size || slot->tag != f->tag || f->len > slot->size - slot->claimed) {
+        buffer = s->active;
+        while (buffer && buffer->seq != f->seq)
+            buffer = buffer->next;
+        if (!buffer || buffer->size != f->size || buffer->tag != f->tag ||
+            f->len > buffer->size - buffer->claimed) {
             protocol_error(s, t, "a part that fits no message");
             return false;
         }
     }
-    slot->claimed += f->len;
-    t->slot = slot;
+    buffer->claimed += f->len;
+    t->buffer = buffer;
     t->off = f->offset;
     t->rest = f->len;
     return true;
@@ -138,20 +139,20 @@ static bool match(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
 /* Finish the stream's frame, which is complete. */
 static void frame_done(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
 {
-    struct nb_tcp_slot *slot = t->slot;
-    struct nb_tcp_rreq *r = slot->req;
+    struct nb_tcp_buffer *buffer = t->buffer;
+    struct nb_tcp_rreq *r = buffer->req;
 
     t->have = false;
-    t->slot = NULL;
-    slot->got += t->frame.len;
-    if (slot->got < slot->size)
+    t->buffer = NULL;
+    buffer->got += t->frame.len;
+    if (buffer->got < buffer->size)
         return;
-    if (t->frame.len < slot->size) {
-        struct nb_tcp_slot **p = &s->active;
+    if (t->frame.len < buffer->size) {
+        struct nb_tcp_buffer **p = &s->active;
 
-        while (*p != slot)
+        while (*p != buffer)
             p = &(*p)->next;
-        *p = slot->next;
+        *p = buffer->next;
     }
     if (--r->left == 0) {
         nb_tcp_comm_done(&s->c, &r->head);
@@ -208,13 +209,13 @@ static bool next_frame(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
         if (s->c.err || t->end - t->pos < NB_TCP_FRAME_BYTES)
             return false;
     }
-    if (nb_tcp_frame_get(t->buf + t->pos, &t->frame, s->c.key) || t->frame.kind == NB_TCP_ERROR || t->bye) {
+    if (nb_tcp_frame_get(t->buf + t->pos, &t->frame, s->c.key) || t->frame.kind == NB_TCP_ERROR || t->fin) {
         protocol_error(s, t, "an invalid frame header (damaged or misplaced bytes)");
         return false;
     }
     t->pos += NB_TCP_FRAME_BYTES;
-    if (t->frame.kind == NB_TCP_BYE)
-        t->bye = true;
+    if (t->frame.kind == NB_TCP_FIN)
+        t->fin = true;
     else
         t->have = true;
     return true;
@@ -228,7 +229,7 @@ static bool take_payload(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
 
     if (n > 0 && t->rest > 0) {
         n = n < t->rest ? n : t->rest;
-        memcpy(t->slot->data + t->off, t->buf + t->pos, n);
+        memcpy(t->buffer->data + t->off, t->buf + t->pos, n);
         t->pos += (unsigned)n;
         t->off += n;
         t->rest -= n;
@@ -236,7 +237,7 @@ static bool take_payload(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
     while (t->rest > 0) {
         /* A large message is probably followed by another. Reading its header now pays. Its payload would
          * only be copied twice. */
-        struct iovec v[2] = {{t->slot->data + t->off, t->rest},
+        struct iovec v[2] = {{t->buffer->data + t->off, t->rest},
                              {t->buf, t->frame.len < LARGE ? sizeof(t->buf) : HEADER_AHEAD}};
 
         n = read_some(s, t, v, 2);
@@ -266,7 +267,7 @@ static bool pump_stream(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
             if (!t->have)
                 continue;
         }
-        if (!t->slot) {
+        if (!t->buffer) {
             if (!match(s, t))
                 break;
             moved = true;
@@ -283,18 +284,18 @@ static bool pump_stream(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
  * behind a message that can only arrive on an ended stream. */
 static void check_end(struct nb_tcp_recv *s)
 {
-    bool bye = true;
+    bool fin = true;
 
     if (s->c.err || s->c.unfinished == 0)
         return;
     for (int i = 0; i < s->c.nstreams; i++) {
         struct nb_tcp_rstream *t = &s->stream[i];
 
-        if (t->have ? t->slot || (int32_t)(t->frame.seq - s->c.next_seq) <= 0 : !t->eof)
+        if (t->have ? t->buffer || (int32_t)(t->frame.seq - s->c.next_seq) <= 0 : !t->eof)
             return;
-        bye &= t->bye;
+        fin &= t->fin;
     }
-    recv_fail(s, -ECONNRESET, bye, bye ? "closed by the peer in order" : "the peer ended the connection");
+    recv_fail(s, -ECONNRESET, fin, fin ? "closed by the peer in order" : "the peer ended the connection");
 }
 
 static void pump(struct nb_tcp_recv *s)
@@ -334,10 +335,10 @@ int nb_tcp_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const
         return s->c.err;
     r->n = r->left = n;
     for (int i = 0; i < n; i++) {
-        r->slot[i] =
-            (struct nb_tcp_slot){.req = r, .data = data[i], .cap = sizes[i], .tag = tags ? tags[i] : 0};
-        *s->posted_end = &r->slot[i];
-        s->posted_end = &r->slot[i].next;
+        r->buffer[i] =
+            (struct nb_tcp_buffer){.req = r, .data = data[i], .cap = sizes[i], .tag = tags ? tags[i] : 0};
+        *s->posted_end = &r->buffer[i];
+        s->posted_end = &r->buffer[i].next;
     }
     s->c.unfinished++;
     /* Bytes that are already in our memory do not wake an owner that sleeps on the sockets, so move them
@@ -363,7 +364,7 @@ int nb_tcp_recv_test(struct nb_tcp_rreq *r, int *done, size_t *sizes)
         return s->c.err;
     *done = 1;
     for (int i = 0; sizes && i < r->n; i++)
-        sizes[i] = r->slot[i].size;
+        sizes[i] = r->buffer[i].size;
     nb_tcp_comm_tested(&s->c, &r->head);
     return 0;
 }
@@ -381,7 +382,7 @@ int nb_tcp_recv_poll(struct nb_tcp_recv *s, struct pollfd *fds, int max)
 
         /* Do not poll a stream whose next message has no place yet: its socket has readable bytes that must
          * wait. */
-        if (!t->eof && (!t->have || t->slot))
+        if (!t->eof && (!t->have || t->buffer))
             fds[n++] = (struct pollfd){.fd = t->fd, .events = POLLIN};
     }
     return n;
@@ -403,12 +404,12 @@ int nb_tcp_close_recv(void *recv_comm)
     if (!s)
         return 0;
     if (!s->c.err) {
-        struct nb_tcp_frame bye = {.seq = s->c.next_seq, .kind = NB_TCP_BYE};
+        struct nb_tcp_frame fin = {.seq = s->c.next_seq, .kind = NB_TCP_FIN};
         uint8_t b[NB_TCP_FRAME_BYTES];
 
         /* The kernel answers unreceived messages with a reset. By the reset alone the sender could not tell
          * this close from a crash. */
-        nb_tcp_frame_put(b, &bye, s->c.key);
+        nb_tcp_frame_put(b, &fin, s->c.key);
         (void)!send(s->stream[0].fd, b, sizeof(b), MSG_NOSIGNAL | MSG_DONTWAIT);
     }
     for (int i = 0; i < s->c.nstreams; i++)

@@ -91,7 +91,7 @@ static void peer_left(struct nb_tcp_send *s)
         shutdown(s->stream[i].fd, SHUT_RDWR);
 }
 
-/* Read the reverse direction: no bytes, an ERROR or BYE frame, or the end. When the peer has closed with
+/* Read the reverse direction: no bytes, an ERROR or FIN frame, or the end. When the peer has closed with
  * unread bytes of ours, the frame arrives before the reset that follows it. */
 static void look_back(struct nb_tcp_send *s, int cause)
 {
@@ -109,9 +109,9 @@ static void look_back(struct nb_tcp_send *s, int cause)
             return;
         if (nb_tcp_frame_get(s->back, &f, s->c.key) || f.kind == NB_TCP_DATA)
             send_fail(s, -EPROTO, "the peer answered with bytes of another protocol");
-        else if (f.kind == NB_TCP_BYE && !inside_message(s))
+        else if (f.kind == NB_TCP_FIN && !inside_message(s))
             peer_left(s);
-        else if (f.kind == NB_TCP_BYE)
+        else if (f.kind == NB_TCP_FIN)
             send_fail(s, -ECONNRESET, "the peer has closed the connection");
         else if (f.tag == EMSGSIZE)
             send_fail(s, -EMSGSIZE, "message %u has %llu bytes but the peer's receive takes %llu", f.seq,
@@ -441,7 +441,7 @@ int nb_tcp_lost(void *send_comm)
         char c;
         ssize_t n = recv(s->stream[i].fd, &c, 1, MSG_PEEK | MSG_DONTWAIT);
 
-        if (n >= 0) /* the end, or an ERROR or BYE frame before it */
+        if (n >= 0) /* the end, or an ERROR or FIN frame before it */
             s->c.err = -ECONNRESET;
         else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
             s->c.err = -errno;
@@ -475,15 +475,15 @@ int nb_tcp_close_send(void *send_comm)
         struct nb_tcp_sstream *t = &s->stream[i];
 
         if (!s->c.err && s->c.unfinished == 0) {
-            struct nb_tcp_frame bye = {.seq = s->c.next_seq, .kind = NB_TCP_BYE};
+            struct nb_tcp_frame fin = {.seq = s->c.next_seq, .kind = NB_TCP_FIN};
             uint8_t b[NB_TCP_FRAME_BYTES];
 
             /* Best effort: without the frame a receiver that waits for more takes the end of the stream for a
              * crash. An incomplete frame is dropped with the socket's last bytes. */
-            nb_tcp_frame_put(b, &bye, s->c.key);
+            nb_tcp_frame_put(b, &fin, s->c.key);
             (void)!send(t->fd, b, sizeof(b), MSG_NOSIGNAL | MSG_DONTWAIT);
         }
-        /* The peer sends at most an ERROR frame, or a BYE when it stops receiving. No unread bytes can
+        /* The peer sends at most an ERROR frame, or a FIN when it stops receiving. No unread bytes can
          * therefore turn this close into a reset: the kernel delivers the bytes in the socket, then ends the
          * stream. */
         close(t->fd);

@@ -11,7 +11,7 @@
  *     requests.c                   requests of a connection
  *
  * A connection goes one way. Payload flows over all its sockets ("streams"). In the reverse direction flows
- * at most one ERROR or BYE frame, on stream 0. Every message has a number (seq) and travels as one or more
+ * at most one ERROR or FIN frame, on stream 0. Every message has a number (seq) and travels as one or more
  * DATA frames. Each frame takes any stream with room, and the frames of a stream are in order of seq. The
  * receiver assigns a message to a receive when it has read the first of its frames *and* has assigned all
  * messages before it. A stream whose next frame is too new waits ("parked"). The oldest message is never

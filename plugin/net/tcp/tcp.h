@@ -16,7 +16,8 @@
 struct nb_tcp_pace;
 struct nb_tcp_connecting;
 
-/* ---- requests.c: requests of a connection ---------------------------------------------------------------- */
+/* ---- requests.c: requests of a connection
+ * ---------------------------------------------------------------- */
 
 /* First member of a transport's request. */
 struct nb_net_req {
@@ -72,7 +73,8 @@ static inline void *nb_net_req_at(const struct nb_net_reqs *reqs, unsigned index
                            : NULL;
 }
 
-/* ---- sockets.c: network interfaces ----------------------------------------------------------------------- */
+/* ---- sockets.c: network interfaces
+ * ----------------------------------------------------------------------- */
 
 struct nb_tcp_if {
     char name[64];
@@ -97,7 +99,8 @@ void nb_tcp_addr_name(const struct sockaddr_storage *addr, char *buf, size_t cap
 /* Return the length of the socket address for its family. */
 socklen_t nb_tcp_addr_len(const struct sockaddr_storage *addr);
 
-/* ---- wire.c: messages ------------------------------------------------------------------------------------ */
+/* ---- wire.c: messages
+ * ------------------------------------------------------------------------------------ */
 
 /* Raised when any of the three formats changes. The first 32 bytes of hello and handle never change, so that
  * two versions can still tell each other why they refuse the connection. */
@@ -170,14 +173,14 @@ bool nb_tcp_token_equal(const uint8_t *a, const uint8_t *b);
  * DATA: bytes [offset, offset + len) of message number `seq`, which has `size` bytes and `tag`. A message may
  * be cut over the sockets of its connection. seq never falls on one socket.
  *
- * BYE: the sender closes in order. seq is the number of messages it sent. It is the last frame on this
+ * FIN: the sender closes in order. seq is the number of messages it sent. It is the last frame on this
  * socket. From the receiver, on socket 0: the receiver closes in order, and seq is the number of messages
  * that it has begun to take.
  *
  * ERROR: from the receiver, on socket 0: it cannot take message `seq`. tag is the errno, size the message's,
  * offset the size of the receive.
  */
-enum nb_tcp_kind { NB_TCP_DATA = 1, NB_TCP_BYE = 2, NB_TCP_ERROR = 3 };
+enum nb_tcp_kind { NB_TCP_DATA = 1, NB_TCP_FIN = 2, NB_TCP_ERROR = 3 };
 
 struct nb_tcp_frame {
     uint32_t seq;
@@ -195,7 +198,8 @@ void nb_tcp_frame_put(uint8_t bytes[NB_TCP_FRAME_BYTES], const struct nb_tcp_fra
  * <= NB_TCP_MAX_MESSAGE, len > 0 unless size is 0, known kind), or -EPROTO. */
 int nb_tcp_frame_get(const uint8_t bytes[NB_TCP_FRAME_BYTES], struct nb_tcp_frame *f, uint32_t key);
 
-/* ---- dev.c: settings ------------------------------------------------------------------------------------- */
+/* ---- dev.c: settings
+ * ------------------------------------------------------------------------------------- */
 
 struct nb_tcp_conf {
     int streams;        /* sockets of a connection; 0: by the link's speed */
@@ -206,7 +210,8 @@ struct nb_tcp_conf {
     uint64_t pace;      /* bytes/s of each device; 0: no limit */
 };
 
-/* ---- sockets.c: sockets ---------------------------------------------------------------------------------- */
+/* ---- sockets.c: sockets
+ * ---------------------------------------------------------------------------------- */
 
 /* Return a non-blocking socket, or a negative errno after a WARN line. */
 int nb_tcp_socket(int family);
@@ -216,7 +221,8 @@ void nb_tcp_tune(const struct nb_tcp_conf *conf, int fd, bool before_connect);
  * end. */
 void nb_tcp_names(int fd, char *local, char *peer, size_t cap);
 
-/* ---- pace.c: pacing -------------------------------------------------------------------------------------- */
+/* ---- pace.c: pacing
+ * -------------------------------------------------------------------------------------- */
 
 /* Make a token bucket that fills with `rate` bytes a second of the clock, which outlives it. Return NULL when
  * memory is short. */
@@ -231,7 +237,8 @@ void nb_tcp_pace_give_back(struct nb_tcp_pace *p, size_t bytes);
 /* Return the nanoseconds until take can succeed. */
 int64_t nb_tcp_pace_wait_ns(struct nb_tcp_pace *p);
 
-/* ---- dev.c: devices -------------------------------------------------------------------------------------- */
+/* ---- dev.c: devices
+ * -------------------------------------------------------------------------------------- */
 
 /* A network interface. */
 struct nb_tcp_dev {
@@ -260,7 +267,8 @@ void nb_tcp_free(struct nb_tcp *tcp);
 /* Return the device, or NULL with a WARN line when `dev` is out of range. */
 struct nb_tcp_dev *nb_tcp_device(struct nb_tcp *tcp, int dev);
 
-/* ---- connect.c, listen.c: how connections are made ------------------------------------------------------- */
+/* ---- connect.c, listen.c: how connections are made
+ * ------------------------------------------------------- */
 
 /* The sockets of an established connection, in stream order. */
 struct nb_tcp_sockets {

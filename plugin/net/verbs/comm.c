@@ -228,12 +228,12 @@ static void tell(struct nb_verbs_comm *c, const struct nb_verbs_control *what)
 
 void nb_verbs_close(struct nb_verbs_comm *c, uint64_t count)
 {
-    struct nb_verbs_control k = {.kind = NB_VERBS_BYE, .count = count};
+    struct nb_verbs_control k = {.kind = NB_VERBS_FIN, .count = count};
     char b[64];
 
     if (!c->err)
         tell(c, &k);
-    /* Unread bytes would turn the end of the connection into a reset, which could overtake the BYE. */
+    /* Unread bytes would turn the end of the connection into a reset, which could overtake the FIN. */
     while (c->fd >= 0 && recv(c->fd, b, sizeof(b), MSG_DONTWAIT) > 0)
         ;
 }

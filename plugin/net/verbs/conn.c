@@ -116,7 +116,7 @@ static void begin_transfer(struct nb_verbs_connecting *h, enum stage stage, size
 static void half_free(struct nb_verbs_connecting *h)
 {
     if (h->comm) {
-        h->comm->err = h->comm->err ? h->comm->err : -ECANCELED; /* close without a BYE */
+        h->comm->err = h->comm->err ? h->comm->err : -ECANCELED; /* close without a FIN */
         if (h->is_send)
             nb_verbs_close_send(h->send);
         else

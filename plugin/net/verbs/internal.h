@@ -19,7 +19,8 @@
 
 struct nb_verbs_connecting;
 
-/* ---- text.c: texts --------------------------------------------------------------------------------------- */
+/* ---- text.c: texts
+ * --------------------------------------------------------------------------------------- */
 
 const char *nb_verbs_status_name(enum ibv_wc_status status);
 /* Return the usual cause of a status and where to look. */
@@ -31,11 +32,12 @@ bool nb_verbs_status_local(enum ibv_wc_status status);
 const char *nb_verbs_event_name(enum ibv_event_type type);
 const char *nb_verbs_link_name(int link_layer);
 
-/* ---- wire.c: messages ------------------------------------------------------------------------------------ */
+/* ---- wire.c: messages
+ * ------------------------------------------------------------------------------------ */
 
 #define NB_VERBS_WIRE_VERSION 1
 #define NB_VERBS_MAX_QPS 128
-#define NB_VERBS_SLOTS 256 /* grants in flight on a connection, each for one receive or a group */
+#define NB_VERBS_GRANTS 256 /* grants in flight on a connection, each for one receive or a group */
 
 /*
  * META, 0 magic u32, 4 version u32, 8 error i32 (0, or an errno: no connection, for the reason at 96), 12
@@ -66,10 +68,10 @@ void nb_verbs_meta_put(uint8_t bytes[NB_VERBS_META_BYTES], const struct nb_verbs
 int nb_verbs_meta_get(const uint8_t bytes[NB_VERBS_META_BYTES], struct nb_verbs_meta *m);
 
 /* CONTROL: 0 magic u32, 4 kind u16, 6 zero u16, 8 error i32 (an errno, in ERROR only), 12 zero u32, 16 count
- * u64, 24 reason char[104]. count, in BYE: number of messages that this side knows to be complete. */
+ * u64, 24 reason char[104]. count, in FIN: number of messages that this side knows to be complete. */
 #define NB_VERBS_CONTROL_BYTES 128
 
-enum nb_verbs_control_kind { NB_VERBS_READY = 1, NB_VERBS_BYE = 2, NB_VERBS_ERROR = 3 };
+enum nb_verbs_control_kind { NB_VERBS_READY = 1, NB_VERBS_FIN = 2, NB_VERBS_ERROR = 3 };
 
 struct nb_verbs_control {
     uint16_t kind;
@@ -84,10 +86,10 @@ int nb_verbs_control_get(const uint8_t bytes[NB_VERBS_CONTROL_BYTES], struct nb_
 
 /* A grant, that is an entry of the clear-to-send table: 0 seq u32, 4 n u32, 8 zero u64, then n times 0
  * address u64, 8 size u64, 16 rkey u32, 20 tag i32. */
-#define NB_VERBS_SLOT_BYTES 256
+#define NB_VERBS_GRANT_BYTES 256
 #define NB_VERBS_ENTRY_BYTES 24
-#define NB_VERBS_SLOT_USED(n) (16 + (size_t)(n)*NB_VERBS_ENTRY_BYTES)
-_Static_assert(NB_VERBS_SLOT_USED(NB_NET_MAX_RECVS) <= NB_VERBS_SLOT_BYTES,
+#define NB_VERBS_GRANT_USED(n) (16 + (size_t)(n)*NB_VERBS_ENTRY_BYTES)
+_Static_assert(NB_VERBS_GRANT_USED(NB_NET_MAX_RECVS) <= NB_VERBS_GRANT_BYTES,
                "a grant holds a full grouped receive");
 
 struct nb_verbs_cts {
@@ -100,9 +102,9 @@ struct nb_verbs_cts {
     } entry[NB_NET_MAX_RECVS];
 };
 
-void nb_verbs_cts_put(uint8_t *slot, const struct nb_verbs_cts *c);
+void nb_verbs_cts_put(uint8_t *grant, const struct nb_verbs_cts *c);
 /* Parse a grant. Return 0 or -EPROTO. */
-int nb_verbs_cts_get(const uint8_t *slot, struct nb_verbs_cts *c);
+int nb_verbs_cts_get(const uint8_t *grant, struct nb_verbs_cts *c);
 
 /* Immediates, in host order. Of a grant: bits 0..7 its place in the table, 8..31 seq. Of a piece: 0..7 place
  * of the grant, 8..10 entry, 11..17 pieces of the message less one, 18 its length is in the table, 19..31
@@ -111,27 +113,28 @@ int nb_verbs_cts_get(const uint8_t *slot, struct nb_verbs_cts *c);
 #define NB_VERBS_DATA_SEQ_MASK 0x1fffu
 
 struct nb_verbs_imm {
-    unsigned slot, entry, pieces;
+    unsigned grant, entry, pieces;
     bool in_table;
     uint32_t seq; /* low 13 bits */
 };
 
 static inline uint32_t nb_verbs_imm_put(const struct nb_verbs_imm *i)
 {
-    return i->slot | i->entry << 8 | (i->pieces - 1) << 11 | (uint32_t)i->in_table << 18 |
+    return i->grant | i->entry << 8 | (i->pieces - 1) << 11 | (uint32_t)i->in_table << 18 |
            (i->seq & NB_VERBS_DATA_SEQ_MASK) << 19;
 }
 
 static inline struct nb_verbs_imm nb_verbs_imm_get(uint32_t v)
 {
-    return (struct nb_verbs_imm){.slot = v & 255,
+    return (struct nb_verbs_imm){.grant = v & 255,
                                  .entry = v >> 8 & 7,
                                  .pieces = (v >> 11 & 127) + 1,
                                  .in_table = v >> 18 & 1,
                                  .seq = v >> 19};
 }
 
-/* ---- conf.c: settings ------------------------------------------------------------------------------------ */
+/* ---- conf.c: settings
+ * ------------------------------------------------------------------------------------ */
 
 /* NCCL's variables, with NCCL's defaults. */
 struct nb_verbs_conf {
@@ -157,7 +160,8 @@ struct nb_verbs_conf {
 /* Fill *conf. Return 0, or -EINVAL after a WARN line that names variable and value. */
 int nb_verbs_conf_read(const struct nb_params *params, struct nb_verbs_conf *conf);
 
-/* ---- dev.c: adapters ------------------------------------------------------------------------------------- */
+/* ---- dev.c: adapters
+ * ------------------------------------------------------------------------------------- */
 
 #define NB_VERBS_MAX_WRITE (1u << 30) /* bytes of one work request; ports may allow less */
 /* Parts of a message, one for each queue pair, start at multiples of this: NCCL's LL128 protocol relies on
@@ -236,14 +240,16 @@ struct nb_verbs_dev *nb_verbs_device(struct nb_verbs *v, int dev);
 struct ibv_pd *nb_verbs_pd_get(struct nb_verbs_hca *hca, int *err);
 void nb_verbs_pd_put(struct nb_verbs_hca *hca);
 
-/* ---- gid.c: addresses ------------------------------------------------------------------------------------ */
+/* ---- gid.c: addresses
+ * ------------------------------------------------------------------------------------ */
 
 /* Choose the GID of this port by NCCL's rules. Return 0, or a negative errno after a WARN line. */
 int nb_verbs_gid_choose(const struct nb_verbs_dev *dev, int *index, union ibv_gid *gid);
 /* Write a GID like "fe80::1" into buf of INET6_ADDRSTRLEN bytes. */
 void nb_verbs_gid_name(const uint8_t raw[16], char *buf);
 
-/* ---- comm.c: a connection -------------------------------------------------------------------------------- */
+/* ---- comm.c: a connection
+ * -------------------------------------------------------------------------------- */
 
 #define NB_VERBS_REQ_MAX 1024 /* requests of a connection before isend and irecv answer "later" */
 /* Receives in flight, each of a group counted: 32 requests of 8, NCCL's limit. */
@@ -295,9 +301,9 @@ struct nb_verbs_comm {
     int gid_index;
     int fd; /* the socket to the peer; -1 when closed */
     uint8_t heard[NB_VERBS_CONTROL_BYTES];
-    unsigned heard_bytes;
-    bool eof, bye; /* the peer has closed; it has closed in order */
-    uint64_t bye_count;
+    unsigned received_bytes;
+    bool eof, fin; /* the peer has closed; it has closed in order */
+    uint64_t fin_count;
     int64_t eof_ms;
     int unfinished, done_untested; /* requests in these states */
     uint64_t messages;             /* send: given to the queue pairs; receive: complete */
@@ -354,7 +360,8 @@ static inline void nb_verbs_tested(struct nb_verbs_comm *c, struct nb_net_req *r
     nb_net_req_put(&c->reqs, r);
 }
 
-/* ---- qp.c: queue pairs ----------------------------------------------------------------------------------- */
+/* ---- qp.c: queue pairs
+ * ----------------------------------------------------------------------------------- */
 
 /* Make a queue pair in INIT. NULL: errno in *err. */
 struct ibv_qp *nb_verbs_qp_new(struct nb_verbs_comm *c, unsigned send_depth, unsigned recv_depth, int access,
@@ -364,14 +371,16 @@ struct ibv_qp *nb_verbs_qp_new(struct nb_verbs_comm *c, unsigned send_depth, uns
 int nb_verbs_qp_connect(struct nb_verbs_comm *c, struct ibv_qp *qp, uint32_t qpn,
                         const struct nb_verbs_meta *peer, uint8_t traffic_class);
 
-/* ---- mr.c: memory regions -------------------------------------------------------------------------------- */
+/* ---- mr.c: memory regions
+ * -------------------------------------------------------------------------------- */
 
 int nb_verbs_reg_mr(void *comm, void *data, size_t size, enum nb_mem type, void **mhandle);
 int nb_verbs_reg_mr_dmabuf(void *comm, void *data, size_t size, enum nb_mem type, uint64_t offset, int fd,
                            void **mhandle);
 int nb_verbs_dereg_mr(void *comm, void *mhandle);
 
-/* ---- progress.c: completions ----------------------------------------------------------------------------- */
+/* ---- progress.c: completions
+ * ----------------------------------------------------------------------------- */
 
 /* Take completions, and read the socket and asynchronous events now and then. Return true when something
  * moved. */
@@ -382,7 +391,8 @@ int nb_verbs_check(struct nb_verbs_comm *c);
 /* As in struct nb_net_ops. */
 int nb_verbs_poll_fds(void *comm, int is_send, struct pollfd *fds, int max);
 
-/* ---- send.c: sending ------------------------------------------------------------------------------------- */
+/* ---- send.c: sending
+ * ------------------------------------------------------------------------------------- */
 
 struct nb_verbs_sreq {
     struct nb_net_req head;
@@ -411,7 +421,7 @@ struct nb_verbs_send {
     unsigned next_qp;
     bool retry;      /* queued sends may find room or a receive now */
     uint64_t *sizes; /* lengths for the receiver's table, by request, in c.mem */
-    struct nb_verbs_open open[NB_VERBS_SLOTS];
+    struct nb_verbs_open open[NB_VERBS_GRANTS];
 };
 
 /* Make a sending connection in INIT, with the socket `fd`. Return 0, or a negative errno after a WARN line.
@@ -424,7 +434,8 @@ void nb_verbs_send_start(struct nb_verbs_send *s);
 int nb_verbs_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle, void **request);
 int nb_verbs_close_send(void *send_comm);
 
-/* ---- recv.c: receiving ----------------------------------------------------------------------------------- */
+/* ---- recv.c: receiving
+ * ----------------------------------------------------------------------------------- */
 
 struct nb_verbs_rreq {
     struct nb_net_req head;
@@ -432,7 +443,7 @@ struct nb_verbs_rreq {
     size_t size[NB_NET_MAX_RECVS];
 };
 
-struct nb_verbs_slot {
+struct nb_verbs_grant {
     struct nb_verbs_rreq *req; /* NULL: free */
     uint32_t seq;
     struct {
@@ -443,17 +454,17 @@ struct nb_verbs_slot {
 
 struct nb_verbs_recv {
     struct nb_verbs_comm c;
-    unsigned outstanding;       /* receives granted and incomplete */
-    unsigned limit;             /* most outstanding receives */
-    unsigned nslots, slots_out; /* most grants; grants in use */
+    unsigned outstanding;         /* receives granted and incomplete */
+    unsigned limit;               /* most outstanding receives */
+    unsigned ngrants, grants_out; /* most grants; grants in use */
     unsigned nfree;
-    uint8_t free_slot[NB_VERBS_SLOTS];
+    uint8_t free_grant[NB_VERBS_GRANTS];
     uint32_t seq;
     struct nb_verbs_qp flush; /* a queue pair connected to itself; qp NULL: flushes are unnecessary */
-    uint8_t *slots;           /* sources of the writes into the sender's table, in c.mem */
+    uint8_t *grants;          /* sources of the writes into the sender's table, in c.mem */
     uint64_t *sizes;          /* the table of lengths, in c.mem */
     uint8_t *flush_to;        /* destination of the byte that a flush reads, in c.mem */
-    struct nb_verbs_slot slot[NB_VERBS_SLOTS];
+    struct nb_verbs_grant grant[NB_VERBS_GRANTS];
 };
 
 /* As nb_verbs_send_new. */
@@ -470,7 +481,8 @@ int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, vo
 void nb_verbs_leave(void *recv_comm);
 int nb_verbs_close_recv(void *recv_comm);
 
-/* ---- conn.c: how connections are made -------------------------------------------------------------------- */
+/* ---- conn.c: how connections are made
+ * -------------------------------------------------------------------- */
 
 int nb_verbs_listen(struct nb_net *net, int dev, void *handle, void **listen_comm);
 int nb_verbs_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cfg, void *handle,

@@ -25,7 +25,7 @@ static void read_socket(struct nb_verbs_comm *c, int64_t now)
     ssize_t n;
 
     while (!c->eof && c->fd >= 0) {
-        n = recv(c->fd, c->heard + c->heard_bytes, sizeof(c->heard) - c->heard_bytes, MSG_DONTWAIT);
+        n = recv(c->fd, c->heard + c->received_bytes, sizeof(c->heard) - c->received_bytes, MSG_DONTWAIT);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -39,18 +39,18 @@ static void read_socket(struct nb_verbs_comm *c, int64_t now)
             c->eof_ms = now;
             return;
         }
-        c->heard_bytes += (unsigned)n;
-        if (c->heard_bytes < sizeof(c->heard))
+        c->received_bytes += (unsigned)n;
+        if (c->received_bytes < sizeof(c->heard))
             return;
-        c->heard_bytes = 0;
+        c->received_bytes = 0;
         if (nb_verbs_control_get(c->heard, &k) != 0 || k.kind == NB_VERBS_READY) {
             nb_verbs_fail(c, -EPROTO, "the peer's socket carries bytes of another protocol");
             return;
         }
-        if (k.kind == NB_VERBS_BYE) {
+        if (k.kind == NB_VERBS_FIN) {
             /* The peer's last message. The socket may stay open for a while. */
-            c->bye = c->eof = true;
-            c->bye_count = k.count;
+            c->fin = c->eof = true;
+            c->fin_count = k.count;
             c->eof_ms = now;
         } else {
             nb_verbs_fail(c, -k.error, "the peer reports: %s", k.reason);
@@ -91,16 +91,16 @@ static void bad_wc(struct nb_verbs_comm *c, const struct ibv_wc *wc, int64_t now
 /* Handle a peer that has closed. All its earlier completions have been taken. */
 static void closed_by_peer(struct nb_verbs_comm *c, int64_t now)
 {
-    if (c->bye && c->bye_count >= c->messages && c->direction->all_received)
+    if (c->fin && c->fin_count >= c->messages && c->direction->all_received)
         c->direction->all_received(c);
     if (c->unfinished == 0 || c->err || !c->direction->needs_peer(c))
         return;
-    if (!c->is_send && c->bye && c->bye_count > c->messages && now - c->eof_ms < LAST_DATA_MS)
+    if (!c->is_send && c->fin && c->fin_count > c->messages && now - c->eof_ms < LAST_DATA_MS)
         return;
-    if (c->bye && !c->is_send && c->bye_count > c->messages)
+    if (c->fin && !c->is_send && c->fin_count > c->messages)
         nb_verbs_fail(c, -ECONNRESET, "the peer has closed after %llu messages, of which %llu have arrived",
-                      (unsigned long long)c->bye_count, (unsigned long long)c->messages);
-    else if (c->bye)
+                      (unsigned long long)c->fin_count, (unsigned long long)c->messages);
+    else if (c->fin)
         c->err = -ECONNRESET; /* in order: the caller knows whether it is worth a line */
     else
         nb_verbs_fail(c, -ECONNRESET, "the peer's process has ended");
@@ -114,7 +114,7 @@ int nb_verbs_check(struct nb_verbs_comm *c)
         nb_verbs_fail(c, -EIO, "the adapter reports: %s (see dmesg)",
                       nb_verbs_event_name((enum ibv_event_type)(atomic_load(&c->async) - 1)));
     if (!c->err && c->eof) {
-        if (c->bye)
+        if (c->fin)
             c->err = -ECONNRESET;
         else
             nb_verbs_fail(c, -ECONNRESET, "the peer's process has ended");

@@ -24,7 +24,7 @@ struct ibv_qp *nb_verbs_qp_new(struct nb_verbs_comm *c, unsigned send_depth, uns
 
     /* Only grants are small enough to travel inside their work request. */
     if (c->hca->conf->use_inline && !c->is_send)
-        init.cap.max_inline_data = NB_VERBS_SLOT_USED(NB_NET_MAX_RECVS);
+        init.cap.max_inline_data = NB_VERBS_GRANT_USED(NB_NET_MAX_RECVS);
     errno = 0;
     qp = c->hca->api->create_qp(c->hca->pd, &init);
     if (!qp) {

@@ -13,23 +13,23 @@
 
 #include "base/log.h"
 
-#define TABLE_BYTES ((size_t)NB_VERBS_SLOTS * NB_VERBS_SLOT_BYTES)
-#define SIZES ((size_t)NB_VERBS_SLOTS * NB_NET_MAX_RECVS)
+#define TABLE_BYTES ((size_t)NB_VERBS_GRANTS * NB_VERBS_GRANT_BYTES)
+#define SIZES ((size_t)NB_VERBS_GRANTS * NB_NET_MAX_RECVS)
 #define FLUSH_DEPTH 256
 
 /* ---- completions ---- */
 
-static void entry_done(struct nb_verbs_recv *r, struct nb_verbs_slot *slot, unsigned at, unsigned entry,
+static void entry_done(struct nb_verbs_recv *r, struct nb_verbs_grant *grant, unsigned at, unsigned entry,
                        bool in_table)
 {
-    struct nb_verbs_rreq *req = slot->req;
-    size_t size = slot->entry[entry].got;
+    struct nb_verbs_rreq *req = grant->req;
+    size_t size = grant->entry[entry].got;
 
     if (in_table)
         size = (size_t)le64toh(r->sizes[at * NB_NET_MAX_RECVS + entry]);
-    if (size > slot->entry[entry].cap) {
+    if (size > grant->entry[entry].cap) {
         nb_verbs_fail(&r->c, -EPROTO, "a message of %zu bytes was written to a receive of %zu", size,
-                      slot->entry[entry].cap);
+                      grant->entry[entry].cap);
         return;
     }
     req->size[entry] = size;
@@ -38,9 +38,9 @@ static void entry_done(struct nb_verbs_recv *r, struct nb_verbs_slot *slot, unsi
     if (--req->left > 0)
         return;
     r->outstanding -= (unsigned)req->n;
-    r->slots_out--;
-    slot->req = NULL;
-    r->free_slot[r->nfree++] = (uint8_t)at;
+    r->grants_out--;
+    grant->req = NULL;
+    r->free_grant[r->nfree++] = (uint8_t)at;
     nb_verbs_done(&r->c, &req->head);
 }
 
@@ -48,7 +48,7 @@ static void completion(struct nb_verbs_comm *c, const struct ibv_wc *wc)
 {
     struct nb_verbs_recv *r = (struct nb_verbs_recv *)c;
     unsigned qp = NB_VERBS_WR_QP(wc->wr_id);
-    struct nb_verbs_slot *slot;
+    struct nb_verbs_grant *grant;
     struct nb_verbs_imm imm;
 
     if (wc->opcode == IBV_WC_RDMA_READ) {
@@ -66,23 +66,23 @@ static void completion(struct nb_verbs_comm *c, const struct ibv_wc *wc)
     }
     r->c.qp[qp].owed++;
     imm = nb_verbs_imm_get(ntohl(wc->imm_data));
-    slot = &r->slot[imm.slot];
-    if (!slot->req || (int)imm.entry >= slot->req->n || (slot->seq & NB_VERBS_DATA_SEQ_MASK) != imm.seq ||
+    grant = &r->grant[imm.grant];
+    if (!grant->req || (int)imm.entry >= grant->req->n || (grant->seq & NB_VERBS_DATA_SEQ_MASK) != imm.seq ||
         imm.pieces > (unsigned)r->c.nqps) {
         nb_verbs_fail(&r->c, -EPROTO, "an unexpected message for grant %u, entry %u, number %u in %u pieces",
-                      imm.slot, imm.entry, imm.seq, imm.pieces);
+                      imm.grant, imm.entry, imm.seq, imm.pieces);
         return;
     }
     if (!imm.in_table)
-        slot->entry[imm.entry].got += wc->byte_len;
-    if (++slot->entry[imm.entry].pieces == imm.pieces)
-        entry_done(r, slot, imm.slot, imm.entry, imm.in_table);
+        grant->entry[imm.entry].got += wc->byte_len;
+    if (++grant->entry[imm.entry].pieces == imm.pieces)
+        entry_done(r, grant, imm.grant, imm.entry, imm.in_table);
 }
 
 /* Return whether a request needs the peer. Flushes do not. */
 static bool needs_peer(const struct nb_verbs_comm *c)
 {
-    return ((const struct nb_verbs_recv *)c)->slots_out > 0;
+    return ((const struct nb_verbs_recv *)c)->grants_out > 0;
 }
 
 static const struct nb_verbs_direction receiving = {.completion = completion, .needs_peer = needs_peer};
@@ -105,8 +105,8 @@ int nb_verbs_recv_new(struct nb_verbs_dev *dev, int nqps, int fd, struct nb_verb
         return rc;
     /* The peer writes lengths to the start of our memory. */
     r->sizes = (uint64_t *)(void *)c->mem;
-    r->slots = c->mem + SIZES * sizeof(uint64_t);
-    r->flush_to = r->slots + TABLE_BYTES;
+    r->grants = c->mem + SIZES * sizeof(uint64_t);
+    r->flush_to = r->grants + TABLE_BYTES;
     if (!(dev->mem_support & (NB_MEM_CUDA | NB_MEM_DMABUF)) || r->c.hca->conf->flush_disable)
         return 0;
     r->flush.free = c->hca->attr.max_qp_wr > 0 && c->hca->attr.max_qp_wr < FLUSH_DEPTH
@@ -124,9 +124,9 @@ int nb_verbs_recv_start(struct nb_verbs_recv *r)
 
     nb_verbs_repost(c);
     r->limit = c->recv_depth;
-    r->nslots = theirs < NB_VERBS_SLOTS ? theirs : NB_VERBS_SLOTS;
-    for (unsigned i = NB_VERBS_SLOTS; i > 0; i--)
-        r->free_slot[r->nfree++] = (uint8_t)(i - 1);
+    r->ngrants = theirs < NB_VERBS_GRANTS ? theirs : NB_VERBS_GRANTS;
+    for (unsigned i = NB_VERBS_GRANTS; i > 0; i--)
+        r->free_grant[r->nfree++] = (uint8_t)(i - 1);
     return c->err;
 }
 
@@ -136,7 +136,7 @@ int nb_verbs_recv_start(struct nb_verbs_recv *r)
 static int clear_to_send(struct nb_verbs_recv *r, unsigned at, const struct nb_verbs_cts *cts)
 {
     struct nb_verbs_qp *q = &r->c.qp[0];
-    uint8_t *from = r->slots + (size_t)at * NB_VERBS_SLOT_BYTES;
+    uint8_t *from = r->grants + (size_t)at * NB_VERBS_GRANT_BYTES;
     struct ibv_send_wr wr;
     struct ibv_sge sge;
     unsigned every = r->c.send_depth / 4 > 0 ? r->c.send_depth / 4 : 1;
@@ -144,14 +144,14 @@ static int clear_to_send(struct nb_verbs_recv *r, unsigned at, const struct nb_v
     nb_verbs_cts_put(from, cts);
     memset(&wr, 0, sizeof(wr));
     sge = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)from,
-                           .length = (uint32_t)NB_VERBS_SLOT_USED(cts->n),
+                           .length = (uint32_t)NB_VERBS_GRANT_USED(cts->n),
                            .lkey = r->c.mem_mr->lkey};
     wr.sg_list = &sge;
     wr.num_sge = 1;
     wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
     wr.imm_data = htonl(at | (cts->seq & NB_VERBS_CTS_SEQ_MASK) << 8);
     wr.send_flags = r->c.hca->conf->use_inline ? IBV_SEND_INLINE : 0;
-    wr.wr.rdma.remote_addr = r->c.peer_meta.addr + (uint64_t)at * NB_VERBS_SLOT_BYTES;
+    wr.wr.rdma.remote_addr = r->c.peer_meta.addr + (uint64_t)at * NB_VERBS_GRANT_BYTES;
     wr.wr.rdma.rkey = r->c.peer_meta.rkey;
     /* Now and then a work request has to report, so that the send queue empties. */
     if (++q->unsignaled >= every) {
@@ -164,7 +164,7 @@ static int clear_to_send(struct nb_verbs_recv *r, unsigned at, const struct nb_v
 
 static bool have_room(const struct nb_verbs_recv *r, int n)
 {
-    return r->outstanding + (unsigned)n <= r->limit && r->slots_out < r->nslots && r->nfree > 0 &&
+    return r->outstanding + (unsigned)n <= r->limit && r->grants_out < r->ngrants && r->nfree > 0 &&
            r->c.qp[0].free > 0;
 }
 
@@ -174,7 +174,7 @@ int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, con
     struct nb_verbs_recv *r = recv_comm;
     struct nb_verbs_cts cts = {.seq = r->seq, .n = n};
     struct nb_verbs_rreq *req;
-    struct nb_verbs_slot *slot;
+    struct nb_verbs_grant *grant;
     unsigned at;
     int rc = nb_verbs_check(&r->c);
 
@@ -208,18 +208,18 @@ int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, con
     req = nb_net_req_get(&r->c.reqs);
     if (!req)
         return 0;
-    at = r->free_slot[--r->nfree];
-    slot = &r->slot[at];
-    memset(slot, 0, sizeof(*slot));
-    slot->req = req;
-    slot->seq = r->seq++;
+    at = r->free_grant[--r->nfree];
+    grant = &r->grant[at];
+    memset(grant, 0, sizeof(*grant));
+    grant->req = req;
+    grant->seq = r->seq++;
     req->n = req->left = n;
     for (int i = 0; i < n; i++) {
-        slot->entry[i].cap = sizes[i];
+        grant->entry[i].cap = sizes[i];
         req->size[i] = 0;
     }
     r->outstanding += (unsigned)n;
-    r->slots_out++;
+    r->grants_out++;
     r->c.unfinished++;
     rc = clear_to_send(r, at, &cts);
     if (rc)
@@ -242,7 +242,7 @@ int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, vo
     int last = -1, rc = r->c.err;
 
     *request = NULL;
-    if (!r->c.bye) /* received data can be flushed after the peer's BYE, too */
+    if (!r->c.fin) /* received data can be flushed after the peer's FIN, too */
         rc = nb_verbs_check(&r->c);
     if (rc)
         return rc;

@@ -16,16 +16,16 @@
 
 #define WR_BATCH 8 /* work requests posted to a queue pair at once */
 
-#define TABLE_BYTES ((size_t)NB_VERBS_SLOTS * NB_VERBS_SLOT_BYTES)
+#define TABLE_BYTES ((size_t)NB_VERBS_GRANTS * NB_VERBS_GRANT_BYTES)
 
 /* ---- grants ---- */
 
 /* Open a grant that the receiver has written. */
-static void open_slot(struct nb_verbs_send *s, uint32_t imm)
+static void open_grant(struct nb_verbs_send *s, uint32_t imm)
 {
     int at = (int)(imm & 255);
     struct nb_verbs_open *o = &s->open[at];
-    int rc = nb_verbs_cts_get(s->c.mem + (size_t)at * NB_VERBS_SLOT_BYTES, &o->cts);
+    int rc = nb_verbs_cts_get(s->c.mem + (size_t)at * NB_VERBS_GRANT_BYTES, &o->cts);
 
     if (rc || (o->cts.seq & NB_VERBS_CTS_SEQ_MASK) != imm >> 8 || o->cts.seq != s->cts_seq) {
         nb_verbs_fail(&s->c, -EPROTO, "the peer wrote grant %d with number %u instead of %u", at,
@@ -126,7 +126,7 @@ static bool has_room(const struct nb_verbs_send *s, const struct cut *c, size_t 
 /* Post one piece to one queue pair. */
 static int post_piece(struct nb_verbs_send *s, const struct nb_verbs_sreq *req,
                       const struct nb_verbs_cts_entry *to, const struct cut *cut, unsigned piece,
-                      uint32_t imm, uint64_t slot_entry)
+                      uint32_t imm, uint64_t grant_entry)
 {
     unsigned k = (cut->first_qp + piece) % (unsigned)s->c.nqps, n = 0, total;
     size_t at = cut->chunk * piece, left = piece_bytes(cut, req->size, piece);
@@ -144,7 +144,7 @@ static int post_piece(struct nb_verbs_send *s, const struct nb_verbs_sreq *req,
         wr[n].opcode = last ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
         if (record) {
             /* Write the length once. The other pieces' immediates travel without data. */
-            wr[n].wr.rdma.remote_addr = s->c.peer_meta.addr + slot_entry * sizeof(uint64_t);
+            wr[n].wr.rdma.remote_addr = s->c.peer_meta.addr + grant_entry * sizeof(uint64_t);
             wr[n].wr.rdma.rkey = s->c.peer_meta.rkey;
             sge[n] = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)&s->sizes[req->head.index],
                                       .length = sizeof(uint64_t),
@@ -186,19 +186,19 @@ static int post_message(struct nb_verbs_send *s, struct nb_verbs_sreq *req, int 
                         const struct cut *cut)
 {
     const struct nb_verbs_open *o = &s->open[at];
-    const struct nb_verbs_imm imm = {.slot = (unsigned)at,
+    const struct nb_verbs_imm imm = {.grant = (unsigned)at,
                                      .entry = (unsigned)entry,
                                      .pieces = cut->pieces,
                                      .in_table = cut->in_table,
                                      .seq = o->cts.seq};
-    uint64_t slot_entry = (uint64_t)at * NB_NET_MAX_RECVS + (uint64_t)entry;
+    uint64_t grant_entry = (uint64_t)at * NB_NET_MAX_RECVS + (uint64_t)entry;
     int rc = 0;
 
     s->sizes[req->head.index] = htole64((uint64_t)req->size);
     req->left = (int)cut->pieces;
     req->posted = true;
     for (unsigned i = 0; i < cut->pieces && !rc; i++)
-        rc = post_piece(s, req, &o->cts.entry[entry], cut, i, nb_verbs_imm_put(&imm), slot_entry);
+        rc = post_piece(s, req, &o->cts.entry[entry], cut, i, nb_verbs_imm_put(&imm), grant_entry);
     s->next_qp = (cut->first_qp + cut->pieces) % (unsigned)s->c.nqps;
     s->c.messages++;
     return rc;
@@ -251,7 +251,7 @@ static void completion(struct nb_verbs_comm *c, const struct ibv_wc *wc)
 
     if (wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
         q->owed++;
-        open_slot(s, ntohl(wc->imm_data));
+        open_grant(s, ntohl(wc->imm_data));
         return;
     }
     q->free += NB_VERBS_WR_PLACES(wc->wr_id);

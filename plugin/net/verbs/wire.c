@@ -10,7 +10,7 @@
  *                              <- META
  *     (queue pairs to RTS)
  *     CONTROL ready ->
- *     ... later, either side, at most one: CONTROL bye or error
+ *     ... later, either side, at most one: CONTROL fin or error
  *
  * By RDMA, on queue pair 0 of the receiver: a grant, written into the clear-to-send table in the sender's
  * memory by WRITE with immediate. The immediate wakes a sender that sleeps.
@@ -128,7 +128,7 @@ void nb_verbs_cts_put(uint8_t *b, const struct nb_verbs_cts *c)
     nb_put32(b + 4, (uint32_t)c->n);
     nb_put64(b + 8, 0);
     for (int i = 0; i < c->n; i++) {
-        uint8_t *e = b + NB_VERBS_SLOT_USED(i);
+        uint8_t *e = b + NB_VERBS_GRANT_USED(i);
 
         nb_put64(e, c->entry[i].addr);
         nb_put64(e + 8, c->entry[i].size);
@@ -144,7 +144,7 @@ int nb_verbs_cts_get(const uint8_t *b, struct nb_verbs_cts *c)
     if (c->n < 1 || c->n > NB_NET_MAX_RECVS)
         return -EPROTO;
     for (int i = 0; i < c->n; i++) {
-        const uint8_t *e = b + NB_VERBS_SLOT_USED(i);
+        const uint8_t *e = b + NB_VERBS_GRANT_USED(i);
 
         c->entry[i].addr = nb_get64(e);
         c->entry[i].size = nb_get64(e + 8);

@@ -2,48 +2,48 @@
 /*
  * Decides which residual an operation continues.
  *
- * A signature (communicator, function, type, number of elements) has a set of slots. What tells them apart is
- * its mode, chosen anew with each of its operations (next_mode), after CERTAIN_AFTER passes. Every change
- * empties the set.
+ * A signature (communicator, function, type, number of elements) has a set of tracked buffers. What tells
+ * them apart is its mode, chosen anew with each of its operations (next_mode), after CERTAIN_AFTER passes.
+ * Every change empties the set.
  *
  *          +-----------------------------  NONE  ----------------------------+
  *          | buffers come once a step        |  else, one pass later:        | else
- *          v                                 v  gathers predict the unit     v
+ *          v                                 v  gathers predict the weight block     v
  *       ADDRESS ----- (1), predicted ----> UNIT ----------- (3) ---------> PLACE
- *       a slot a      <----- (2) --------  a slot a        <--- (4) -----  a slot a
+ *       a tracked buffer a      <----- (2) --------  a tracked buffer a        <--- (4) -----  a tracked buffer a
  *       buffer                             gathered block                  position in the pass
  *          |  ^                                                             ^  |
  *          |  +------------------------------- (2) -------------------------|--+
  *          +----------------------------- (1), not predicted ---------------+
  *
  *     (1) buffers have not come once a step for 4 passes and 16 operations more than half of what did; or a
- *         unit is predicted and VIOLATIONS_MOST rounds had buffers that were not what they had been
- *     (2) buffers come once a step, and content has not proven the set's slots, or not for as long
+ *         weight block is predicted and VIOLATIONS_MOST rounds had buffers that were not what they had been
+ *     (2) buffers come once a step, and content has not proven the set's tracked buffers, or not for as long
  *         (address_prevails)
- *     (3) no unit predicted for 4 passes and 16 operations in a row
- *     (4) a unit predicted for 2 passes and 8 operations in a row
+ *     (3) no weight block predicted for 4 passes and 16 operations in a row
+ *     (4) a weight block predicted for 2 passes and 8 operations in a row
  *     and from any mode back to NONE, in by_address: content contradicts a buffer 3 times
  *
- * In a mode, an operation gets its slot, or none, by the first line that applies:
+ * In a mode, an operation gets its tracked buffer, or none, by the first line that applies:
  *
  *     mode       evidence                                                              result
  *     ADDRESS    the buffer has not (yet) come once a step                             LEARNING
- *                profile: this slot does not fit and another does (*)                  MISMATCH
+ *                profile: this tracked buffer does not fit and another does (*)                  MISMATCH
  *                it suddenly looks otherwise, and the weights confirm it               CERTAIN
  *                else                                                                  ADDRESS
- *     UNIT,      only one slot comes into question: content is as it always was        SINGLE, else MISMATCH
+ *     UNIT,      only one tracked buffer comes into question: content is as it always was        SINGLE, else MISMATCH
  *     PLACE      no profile                                                            NO_PROFILE
- *                the weights confirm predictions of the slot (nb_identity_config.certain; in UNIT
+ *                the weights confirm predictions of the tracked buffer (nb_identity_config.certain; in UNIT
  *                not where blocks have sent no gradient of late), and no line below says
  *                VERIFIED; content has contradicted one of this pass                   MISMATCH
  *                the same, and it has not                                              CERTAIN
- *                the predicted slot has few profiles                                   LEARNING
+ *                the predicted tracked buffer has few profiles                                   LEARNING
  *                it fits, and no other as well (by SCORE_LEAST, SCORE_MARGIN)          VERIFIED
  *                another one fits much better than all (FOUND_LEAST, FOUND_MARGIN),    FOUND
  *                and has not come in this pass; what was predicted usually fits
  *                else                                                                  MISMATCH, UNPREDICTED
  *
- *     (*) much better, where the weights confirm predictions of the slot
+ *     (*) much better, where the weights confirm predictions of the tracked buffer
  */
 #include "policy/identity/internal.h"
 
@@ -52,13 +52,13 @@
 #include "base/nccl_names.h"
 
 #define DEFAULT_SIGNATURES 1024u
-#define DEFAULT_SLOTS 4096u
+#define DEFAULT_TRACKED 4096u
 #define DEFAULT_KEYS 8192u
 #define DEFAULT_CALLS 16384u
 #define FIRST_CALLS 64u
-#define UNITS 8192u
+#define WEIGHT_BLOCKS 8192u
 
-#define SCORE_LEAST 0.3f /* own slot: 0.55 to 0.77 measured, best other: up to 0.37 */
+#define SCORE_LEAST 0.3f /* own tracked buffer: 0.55 to 0.77 measured, best other: up to 0.37 */
 #define SCORE_MARGIN 0.1f
 #define FOUND_LEAST 0.45f /* without a prediction that says the same */
 #define FOUND_MARGIN 0.2f
@@ -69,14 +69,15 @@
 #define CONTRADICTS_LEAST 0.7f
 /* Score of confirmed predictions, moving average: an average of two layers stays below. */
 #define PURE_LEAST 0.42f
-#define LEARN_LEAST 0.2f /* from the eighth profile on, a slot does not learn what does not look like it */
+#define LEARN_LEAST \
+    0.2f /* from the eighth profile on, a tracked buffer does not learn what does not look like it */
 #define LEARN_FREE 8u
 #define LEARN_LONG 28u /* profiles; more than the 20 of a period of layers that take turns */
-/* In a row, and a slot learns anew: where training begins, profiles change for good. */
+/* In a row, and a tracked buffer learns anew: where training begins, profiles change for good. */
 #define FORGET_MISSES 12u
-#define SUSPECT_AFTER 8u /* breaks in a row until a slot begins anew */
-/* Rounds in which all buffers came once, before slots by content are given up for slots by buffer: recycled
- * memory may look so for some rounds. */
+#define SUSPECT_AFTER 8u /* breaks in a row until a tracked buffer begins anew */
+/* Rounds in which all buffers came once, before tracked buffers by content are given up for tracked buffers
+ * by buffer: recycled memory may look so for some rounds. */
 #define ADDRESS_LEAST 5u
 #define ADDRESS_LONG 16u
 #define VIOLATIONS_MOST 2u /* rounds in which buffers were not what they had been */
@@ -110,18 +111,19 @@ struct nb_identity *nb_identity_create(const struct nb_identity_config *config)
     if (config)
         id->config = *config;
     id->config.signatures = id->config.signatures ? id->config.signatures : DEFAULT_SIGNATURES;
-    id->config.slots = id->config.slots ? id->config.slots : DEFAULT_SLOTS;
+    id->config.buffers = id->config.buffers ? id->config.buffers : DEFAULT_TRACKED;
     id->config.keys = id->config.keys ? id->config.keys : DEFAULT_KEYS;
     id->config.calls = id->config.calls ? id->config.calls : DEFAULT_CALLS;
     id->calls_cap = id->config.calls < FIRST_CALLS ? id->config.calls : FIRST_CALLS;
     id->calls = calloc(id->calls_cap, sizeof(*id->calls));
     nb_slab_init(&id->sigs, sizeof(struct nb_sig), id->config.signatures);
     nb_slab_init(&id->keys, sizeof(struct nb_key), id->config.keys);
-    nb_slots_init(&id->slots, id->config.slots);
+    nb_tracked_buffers_init(&id->buffers, id->config.buffers);
     id->rare = NB_NONE;
     if (!id->calls || nb_slab_reach(&id->sigs, 1) || nb_slab_reach(&id->keys, 1) ||
         nb_chains_init(&id->sig_chains, id->config.signatures) ||
-        nb_chains_init(&id->key_chains, id->config.keys) || nb_units_init(&id->units, UNITS)) {
+        nb_chains_init(&id->key_chains, id->config.keys) ||
+        nb_weight_blocks_init(&id->weight_blocks, WEIGHT_BLOCKS)) {
         nb_identity_destroy(id);
         return NULL;
     }
@@ -137,22 +139,22 @@ void nb_identity_destroy(struct nb_identity *id)
     nb_slab_free(&id->keys);
     nb_chains_free(&id->sig_chains);
     nb_chains_free(&id->key_chains);
-    nb_slots_free(&id->slots);
-    nb_units_free(&id->units);
+    nb_tracked_buffers_free(&id->buffers);
+    nb_weight_blocks_free(&id->weight_blocks);
     free(id);
 }
 
-void nb_identity_gather(struct nb_identity *id, uint64_t number, int64_t unit, int changed)
+void nb_identity_gather(struct nb_identity *id, uint64_t number, int64_t weight_block, int changed)
 {
     struct nb_call *call = nb_call_take_up(id, number);
-    struct nb_unit *u;
+    struct nb_weight_block *u;
 
-    if (!call || unit < 0 || unit > INT32_MAX)
+    if (!call || weight_block < 0 || weight_block > INT32_MAX)
         return;
-    u = nb_units_get(&id->units, call->c.comm, (uint32_t)unit);
+    u = nb_weight_blocks_get(&id->weight_blocks, call->c.comm, (uint32_t)weight_block);
     u->count = call->c.count;
     u->bytes = call->c.type == ncclInt8 || call->c.type == ncclUint8;
-    nb_units_gathered(&id->units, u, changed);
+    nb_weight_blocks_gathered(&id->weight_blocks, u, changed);
     if (changed)
         nb_clock_weights(id, u);
 }
@@ -160,13 +162,14 @@ void nb_identity_gather(struct nb_identity *id, uint64_t number, int64_t unit, i
 static void change_mode(struct nb_identity *id, struct nb_sig *s, enum nb_mode mode)
 {
     if (s->mode != mode)
-        nb_set_clear(&id->slots, &s->set);
+        nb_set_clear(&id->buffers, &s->set);
     s->mode = mode;
     s->unsettled = 0;
     s->predicted_run = s->unpredicted_run = 0;
 }
 
-/* Buffers have been used once a step for long enough to give up what was learnt of the slots by content. */
+/* Buffers have been used once a step for long enough to give up what was learnt of the tracked buffers by
+ * content. */
 static int address_prevails(const struct nb_sig *s)
 {
     uint64_t rounds = s->view.rounds - s->unstable;
@@ -176,12 +179,12 @@ static int address_prevails(const struct nb_sig *s)
     return s->func == NB_FUNC_ALL_REDUCE && rounds > ADDRESS_LONG;
 }
 
-/* The transitions of the drawing at the head. Buffers come first, but slots that content has proven are not
- * given up for them: recycled memory may look settled for a while. by_address: buffers come once a step;
- * by_unit: gathers predict the unit. */
-static enum nb_mode next_mode(const struct nb_sig *s, int by_address, int by_unit)
+/* The transitions of the drawing at the head. Buffers come first, but tracked buffers that content has proven
+ * are not given up for them: recycled memory may look settled for a while. by_address: buffers come once a
+ * step; by_weight_block: gathers predict the weight block. */
+static enum nb_mode next_mode(const struct nb_sig *s, int by_address, int by_weight_block)
 {
-    const enum nb_mode without_address = by_unit ? MODE_UNIT : MODE_PLACE;
+    const enum nb_mode without_address = by_weight_block ? MODE_WEIGHTS : MODE_PLACE;
 
     switch (s->mode) {
     case MODE_NONE:
@@ -191,96 +194,98 @@ static enum nb_mode next_mode(const struct nb_sig *s, int by_address, int by_uni
     case MODE_ADDRESS:
         if (by_address)
             return MODE_ADDRESS;
-        return s->unsettled > 4 * s->view.usual + 16 || (by_unit && s->violations >= VIOLATIONS_MOST)
+        return s->unsettled > 4 * s->view.usual + 16 || (by_weight_block && s->violations >= VIOLATIONS_MOST)
                    ? without_address
                    : MODE_ADDRESS;
-    case MODE_UNIT:
+    case MODE_WEIGHTS:
         if (by_address && address_prevails(s))
             return MODE_ADDRESS;
-        return s->unpredicted_run > 4 * s->view.usual + 16 ? MODE_PLACE : MODE_UNIT;
+        return s->unpredicted_run > 4 * s->view.usual + 16 ? MODE_PLACE : MODE_WEIGHTS;
     case MODE_PLACE:
         if (by_address && address_prevails(s))
             return MODE_ADDRESS;
-        return s->predicted_run > 2 * s->view.usual + 8 ? MODE_UNIT : MODE_PLACE;
+        return s->predicted_run > 2 * s->view.usual + 8 ? MODE_WEIGHTS : MODE_PLACE;
     }
     return s->mode;
 }
 
 /* Count what the transitions go by, and make the one that is due. */
-static void choose_mode(struct nb_identity *id, struct nb_sig *s, int by_address, int by_unit)
+static void choose_mode(struct nb_identity *id, struct nb_sig *s, int by_address, int by_weight_block)
 {
     enum nb_mode next;
 
-    s->predicted_run = by_unit ? s->predicted_run + 1 : 0;
-    s->unpredicted_run = by_unit ? 0 : s->unpredicted_run + 1;
+    s->predicted_run = by_weight_block ? s->predicted_run + 1 : 0;
+    s->unpredicted_run = by_weight_block ? 0 : s->unpredicted_run + 1;
     if (s->view.rounds <= CERTAIN_AFTER)
         return;
     if (s->mode == MODE_ADDRESS && by_address)
         s->unsettled -= s->unsettled > 0;
     else if (s->mode == MODE_ADDRESS)
         s->unsettled += 2; /* so that one in two, for good, counts */
-    next = next_mode(s, by_address, by_unit);
+    next = next_mode(s, by_address, by_weight_block);
     if (next != s->mode)
         change_mode(id, s, next);
 }
 
 /* ---- decisions ---------------------------------------------------------------------------------------- */
 
-static uint64_t unit_id(unsigned kind, uint32_t number)
+static uint64_t tracked_id(unsigned kind, uint32_t number)
 {
     return (uint64_t)kind << 32 | number;
 }
 
-/* The name of what a slot is given to, for as long as it is. */
+/* The name of what a tracked buffer is given to, for as long as it is. */
 static uint64_t buffer_of(const struct nb_identity *id, uint32_t at)
 {
-    return nb_mix(nb_slot_at(&id->slots, at)->unit, at) | 1;
+    return nb_mix(nb_tracked_at(&id->buffers, at)->weight_block, at) | 1;
 }
 
-/* Have predictions of the slot come true? */
+/* Have predictions of the tracked buffer come true? */
 static int is_certain(const struct nb_identity *id, uint32_t at)
 {
-    return at != NB_SLOT_NONE && id->config.certain && id->config.certain(id->config.arg, buffer_of(id, at));
+    return at != NB_TRACKED_NONE && id->config.certain &&
+           id->config.certain(id->config.arg, buffer_of(id, at));
 }
 
-/* Another slot, which has been seen often enough, is what the content looks like: unmistakably, or better
- * than the slot that it usually agrees with. How often that one and the others have been seen does not
- * matter, since this only ever takes feedback away. */
+/* Another tracked buffer, which has been seen often enough, is what the content looks like: unmistakably, or
+ * better than the tracked buffer that it usually agrees with. How often that one and the others have been
+ * seen does not matter, since this only ever takes feedback away. */
 static int contradicted(const struct nb_identity *id, const struct nb_fit *fit, uint32_t at)
 {
-    if (fit->best_slot == NB_SLOT_NONE || fit->best_slot == at ||
-        nb_slot_at(&id->slots, fit->best_slot)->profiles < NB_SLOT_MATURE)
+    if (fit->best_tracked == NB_TRACKED_NONE || fit->best_tracked == at ||
+        nb_tracked_at(&id->buffers, fit->best_tracked)->profiles < NB_TRACKED_MATURE)
         return 0;
     if (fit->best >= FOUND_LEAST && fit->best >= fit->own + FOUND_MARGIN)
         return 1;
-    return nb_slot_at(&id->slots, at)->agreed >= CONTRADICTS_LEAST && fit->own < SCORE_LEAST &&
+    return nb_tracked_at(&id->buffers, at)->agreed >= CONTRADICTS_LEAST && fit->own < SCORE_LEAST &&
            fit->best >= fit->own + SCORE_MARGIN;
 }
 
-/* Give the slot out. */
+/* Give the tracked buffer out. */
 static struct nb_identity_decision give(struct nb_identity *id, struct nb_sig *s, uint32_t at,
                                         uint64_t geometry, enum nb_identity_reason reason,
                                         const struct nb_fit *fit)
 {
-    struct nb_slot *slot = nb_slot_at(&id->slots, at);
-    struct nb_identity_decision d = {.slot = at, .buffer = buffer_of(id, at), .reason = reason};
+    struct nb_tracked_buffer *tracked = nb_tracked_at(&id->buffers, at);
+    struct nb_identity_decision d = {.tracked = at, .buffer = buffer_of(id, at), .reason = reason};
 
-    d.empty = !slot->filled || slot->geometry != geometry || s->view.rounds - slot->used_round > ERROR_LIFE;
+    d.empty = !tracked->filled || tracked->geometry != geometry ||
+              s->view.rounds - tracked->used_round > ERROR_LIFE;
     if (fit) {
-        d.score = fit->best_slot == at ? fit->best : fit->own;
-        d.second = fit->best_slot == at ? fit->after : fit->other;
+        d.score = fit->best_tracked == at ? fit->best : fit->own;
+        d.second = fit->best_tracked == at ? fit->after : fit->other;
     }
     id->stats.emptied += (uint64_t)d.empty;
-    slot->filled = 1;
-    slot->geometry = geometry;
-    slot->used_round = s->view.rounds;
-    slot->used_pass = nb_units_pass(&id->units, s->comm);
+    tracked->filled = 1;
+    tracked->geometry = geometry;
+    tracked->used_round = s->view.rounds;
+    tracked->used_pass = nb_weight_blocks_pass(&id->weight_blocks, s->comm);
     return d;
 }
 
 static struct nb_identity_decision refuse(enum nb_identity_reason reason, const struct nb_fit *fit)
 {
-    struct nb_identity_decision d = {.slot = -1, .reason = reason};
+    struct nb_identity_decision d = {.tracked = -1, .reason = reason};
 
     if (fit) {
         d.score = fit->own;
@@ -289,67 +294,68 @@ static struct nb_identity_decision refuse(enum nb_identity_reason reason, const 
     return d;
 }
 
-/* No other slot comes into question. All that content can say is that it is suddenly unlike what this slot's
- * always was; a slot of which that was true has to prove itself before it is given out again. */
+/* No other tracked buffer comes into question. All that content can say is that it is suddenly unlike what
+ * this tracked buffer's always was; a tracked buffer of which that was true has to prove itself before it is
+ * given out again. */
 static struct nb_identity_decision alone(struct nb_identity *id, struct nb_sig *s, uint32_t at,
                                          const struct nb_shape *p, uint64_t geometry,
                                          enum nb_identity_reason reason)
 {
-    struct nb_slot *slot = nb_slot_at(&id->slots, at);
+    struct nb_tracked_buffer *tracked = nb_tracked_at(&id->buffers, at);
 
-    if (p && !id->config.trust_prediction && nb_set_breaks(&id->slots, at, p)) {
-        const struct nb_fit fit = nb_set_fit(&id->slots, &s->set, at, p);
+    if (p && !id->config.trust_prediction && nb_set_breaks(&id->buffers, at, p)) {
+        const struct nb_fit fit = nb_set_fit(&id->buffers, &s->set, at, p);
         if (!contradicted(id, &fit, at) && is_certain(id, at)) { /* gradients changed, and not the buffer */
-            nb_set_learn(&id->slots, &s->set, at, p);
+            nb_set_learn(&id->buffers, &s->set, at, p);
             return give(id, s, at, geometry, NB_ID_CERTAIN, &fit);
         }
-        if (++slot->misses >= SUSPECT_AFTER) {
-            nb_set_unlearn(&id->slots, &s->set, at);
-            slot->suspect = 1;
+        if (++tracked->misses >= SUSPECT_AFTER) {
+            nb_set_unlearn(&id->buffers, &s->set, at);
+            tracked->suspect = 1;
         }
         return refuse(NB_ID_MISMATCH, NULL);
     }
     if (p)
-        nb_set_learn(&id->slots, &s->set, at, p);
-    if (slot->suspect && slot->profiles < NB_SLOT_MATURE)
+        nb_set_learn(&id->buffers, &s->set, at, p);
+    if (tracked->suspect && tracked->profiles < NB_TRACKED_MATURE)
         return refuse(NB_ID_LEARNING, NULL);
     return give(id, s, at, geometry, reason, NULL);
 }
 
 static uint64_t key_id(const struct nb_key *k)
 {
-    return unit_id(UNIT_KEY, (uint32_t)nb_mix(k->send, k->recv));
+    return tracked_id(TRACKED_KEY, (uint32_t)nb_mix(k->send, k->recv));
 }
 
 static void forget_key(struct nb_identity *id, struct nb_sig *s, const struct nb_key *k)
 {
-    uint32_t at = nb_set_find(&id->slots, &s->set, key_id(k), 0);
+    uint32_t at = nb_set_find(&id->buffers, &s->set, key_id(k), 0);
 
-    if (at != NB_SLOT_NONE)
-        nb_set_unlearn(&id->slots, &s->set, at);
+    if (at != NB_TRACKED_NONE)
+        nb_set_unlearn(&id->buffers, &s->set, at);
 }
 
 static struct nb_identity_decision by_address(struct nb_identity *id, struct nb_sig *s,
                                               const struct nb_key *k, int settled_now,
                                               const struct nb_shape *p, uint64_t geometry)
 {
-    uint32_t at = nb_set_find(&id->slots, &s->set, key_id(k), settled_now);
+    uint32_t at = nb_set_find(&id->buffers, &s->set, key_id(k), settled_now);
     struct nb_fit fit;
 
     if (!settled_now)
         return refuse(NB_ID_LEARNING, NULL);
-    if (at == NB_SLOT_NONE)
+    if (at == NB_TRACKED_NONE)
         return refuse(NB_ID_FULL, NULL);
     id->predicted = at;
     if (!p)
         return give(id, s, at, geometry, NB_ID_ADDRESS, NULL);
-    /* Memory may be handed round among buffers of a size: the data have a veto where another slot fits and
-     * this one does not. */
+    /* Memory may be handed round among buffers of a size: the data have a veto where another tracked buffer
+     * fits and this one does not. */
     if (s->set.n > 1 && s->set.mature == s->set.n && !id->config.trust_prediction) {
-        fit = nb_set_fit(&id->slots, &s->set, at, p);
+        fit = nb_set_fit(&id->buffers, &s->set, at, p);
         if (fit.own < SCORE_LEAST && fit.other >= fit.own + SCORE_MARGIN && fit.other >= SCORE_LEAST &&
             (contradicted(id, &fit, at) || !is_certain(id, at))) {
-            if (++nb_slot_at(&id->slots, at)->misses >= 3) {
+            if (++nb_tracked_at(&id->buffers, at)->misses >= 3) {
                 s->violations++;
                 change_mode(id, s, MODE_NONE);
                 s->unstable = s->view.rounds;
@@ -360,120 +366,128 @@ static struct nb_identity_decision by_address(struct nb_identity *id, struct nb_
     return alone(id, s, at, p, geometry, NB_ID_ADDRESS);
 }
 
-/* A bucket of DDP: nobody else writes there while its reducer lives. Another reducer may get the memory later: then the
- * data are suddenly unlike what they were, or the error has not been used for long. */
+/* A bucket of DDP: nobody else writes there while its reducer lives. Another reducer may get the memory
+ * later: then the data are suddenly unlike what they were, or the error has not been used for long. */
 static struct nb_identity_decision by_bucket(struct nb_identity *id, struct nb_sig *s, const struct nb_key *k,
                                              const struct nb_shape *p, uint64_t geometry)
 {
-    const uint32_t at = nb_set_find(&id->slots, &s->set, key_id(k), 1);
+    const uint32_t at = nb_set_find(&id->buffers, &s->set, key_id(k), 1);
 
-    if (at == NB_SLOT_NONE)
+    if (at == NB_TRACKED_NONE)
         return refuse(NB_ID_FULL, NULL);
     return alone(id, s, at, p, geometry, NB_ID_ADDRESS);
 }
 
-/* A block's gradient has already come in this pass of gathers: what looks like it now is something else, such as its
- * squares, whose profile is twice as steep and so correlates as well. (All-reduces may come once a micro-batch between
- * gathers.) */
+/* A block's gradient has already come in this pass of gathers: what looks like it now is something else, such
+ * as its squares, whose profile is twice as steep and so correlates as well. (All-reduces may come once a
+ * micro-batch between gathers.) */
 static int has_come(const struct nb_identity *id, const struct nb_sig *s, uint32_t at)
 {
-    const uint32_t pass = s->func == NB_FUNC_REDUCE_SCATTER ? nb_units_pass(&id->units, s->comm) : 0;
+    const uint32_t pass =
+        s->func == NB_FUNC_REDUCE_SCATTER ? nb_weight_blocks_pass(&id->weight_blocks, s->comm) : 0;
 
-    return pass && nb_slot_at(&id->slots, at)->used_pass == pass;
+    return pass && nb_tracked_at(&id->buffers, at)->used_pass == pass;
 }
 
-/* Several slots come into question: `at` is predicted, or none is. */
+/* Several tracked buffers come into question: `at` is predicted, or none is. */
 static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_sig *s, uint32_t at,
                                               const struct nb_shape *p, uint64_t geometry)
 {
-    struct nb_slot *slot = at == NB_SLOT_NONE ? NULL : nb_slot_at(&id->slots, at);
+    struct nb_tracked_buffer *tracked = at == NB_TRACKED_NONE ? NULL : nb_tracked_at(&id->buffers, at);
     /* Reductions that no gather explains may change meaning (see by_place): they learn longer. */
     uint32_t wanted =
-        s->mode == MODE_PLACE && s->func == NB_FUNC_REDUCE_SCATTER ? LEARN_LONG : NB_SLOT_MATURE;
-    const uint32_t pass = nb_units_pass(&id->units, s->comm);
+        s->mode == MODE_PLACE && s->func == NB_FUNC_REDUCE_SCATTER ? LEARN_LONG : NB_TRACKED_MATURE;
+    const uint32_t pass = nb_weight_blocks_pass(&id->weight_blocks, s->comm);
     struct nb_fit fit;
     int fits, verified;
 
     if (id->config.trust_prediction) {
-        if (!slot)
+        if (!tracked)
             return refuse(NB_ID_UNPREDICTED, NULL);
         if (p)
-            nb_set_learn(&id->slots, &s->set, at, p);
+            nb_set_learn(&id->buffers, &s->set, at, p);
         return give(id, s, at, geometry, NB_ID_VERIFIED, NULL);
     }
     if (!p)
         return refuse(NB_ID_NO_PROFILE, NULL);
-    fit = nb_set_fit(&id->slots, &s->set, at, p);
-    fits = slot && fit.own >= SCORE_LEAST && fit.own >= fit.other + SCORE_MARGIN && !has_come(id, s, at);
-    if (slot && slot->profiles >= LEARN_FREE) {
-        slot->agreed += AGREE_RATE * ((float)fits - slot->agreed);
+    fit = nb_set_fit(&id->buffers, &s->set, at, p);
+    fits = tracked && fit.own >= SCORE_LEAST && fit.own >= fit.other + SCORE_MARGIN && !has_come(id, s, at);
+    if (tracked && tracked->profiles >= LEARN_FREE) {
+        tracked->agreed += AGREE_RATE * ((float)fits - tracked->agreed);
         if (fits)
-            slot->purity += AGREE_RATE * (fit.own - slot->purity);
+            tracked->purity += AGREE_RATE * (fit.own - tracked->purity);
     }
-    /* A prediction that is often wrong has mixed buffers in the slot's average: then it proves nothing. */
-    verified = fits && slot->profiles >= wanted && slot->agreed >= AGREE_LEAST && slot->purity >= PURE_LEAST;
-    if (slot && contradicted(id, &fit, at)) /* one has come in place of another, and so may those behind it */
+    /* A prediction that is often wrong has mixed buffers in the tracked buffer's average: then it proves
+     * nothing. */
+    verified = fits && tracked->profiles >= wanted && tracked->agreed >= AGREE_LEAST &&
+               tracked->purity >= PURE_LEAST;
+    if (tracked &&
+        contradicted(id, &fit, at)) /* one has come in place of another, and so may those behind it */
         s->shifted = pass;
-    if (slot && !verified && !has_come(id, s, at) && pass && (s->mode != MODE_UNIT || s->wary == 0) &&
+    if (tracked && !verified && !has_come(id, s, at) && pass && (s->mode != MODE_WEIGHTS || s->wary == 0) &&
         is_certain(id, at)) {
         if (s->shifted != pass) {
-            nb_set_learn(&id->slots, &s->set, at, p);
+            nb_set_learn(&id->buffers, &s->set, at, p);
             return give(id, s, at, geometry, NB_ID_CERTAIN, &fit);
         }
-        if (slot->profiles >= wanted)
+        if (tracked->profiles >= wanted)
             return refuse(NB_ID_MISMATCH, &fit);
     }
-    if (slot && slot->profiles < wanted) {
-        if (slot->profiles < LEARN_FREE || (fit.own >= LEARN_LEAST && fit.own >= fit.other))
-            nb_set_learn(&id->slots, &s->set, at, p);
-        else if (++slot->misses >= LEARN_FREE)
-            nb_set_unlearn(&id->slots, &s->set, at);
+    if (tracked && tracked->profiles < wanted) {
+        if (tracked->profiles < LEARN_FREE || (fit.own >= LEARN_LEAST && fit.own >= fit.other))
+            nb_set_learn(&id->buffers, &s->set, at, p);
+        else if (++tracked->misses >= LEARN_FREE)
+            nb_set_unlearn(&id->buffers, &s->set, at);
         return refuse(NB_ID_LEARNING, &fit);
     }
     if (verified) {
-        nb_set_learn(&id->slots, &s->set, at, p);
+        nb_set_learn(&id->buffers, &s->set, at, p);
         return give(id, s, at, geometry, NB_ID_VERIFIED, &fit);
     }
-    if (fit.best_slot != NB_SLOT_NONE && s->set.mature == s->set.n && s->set.n > 1 &&
-        (!slot || fit.best_slot == at || (slot->agreed >= CONTRADICTS_LEAST && slot->purity >= PURE_LEAST)) &&
-        fit.best >= FOUND_LEAST && fit.best >= fit.after + FOUND_MARGIN && !has_come(id, s, fit.best_slot)) {
-        nb_set_learn(&id->slots, &s->set, fit.best_slot, p);
-        return give(id, s, fit.best_slot, geometry, NB_ID_FOUND, &fit);
+    if (fit.best_tracked != NB_TRACKED_NONE && s->set.mature == s->set.n && s->set.n > 1 &&
+        (!tracked || fit.best_tracked == at ||
+         (tracked->agreed >= CONTRADICTS_LEAST && tracked->purity >= PURE_LEAST)) &&
+        fit.best >= FOUND_LEAST && fit.best >= fit.after + FOUND_MARGIN &&
+        !has_come(id, s, fit.best_tracked)) {
+        nb_set_learn(&id->buffers, &s->set, fit.best_tracked, p);
+        return give(id, s, fit.best_tracked, geometry, NB_ID_FOUND, &fit);
     }
-    if (!slot)
+    if (!tracked)
         return refuse(NB_ID_UNPREDICTED, &fit);
-    if (++slot->misses >= FORGET_MISSES)
-        nb_set_unlearn(&id->slots, &s->set, at);
+    if (++tracked->misses >= FORGET_MISSES)
+        nb_set_unlearn(&id->buffers, &s->set, at);
     return refuse(NB_ID_MISMATCH, &fit);
 }
 
-static struct nb_identity_decision by_unit(struct nb_identity *id, struct nb_sig *s, struct nb_unit *expected,
-                                           unsigned alike, const struct nb_shape *p, uint64_t geometry)
+static struct nb_identity_decision by_weight_block(struct nb_identity *id, struct nb_sig *s,
+                                                   struct nb_weight_block *expected, unsigned alike,
+                                                   const struct nb_shape *p, uint64_t geometry)
 {
     struct nb_identity_decision d;
-    uint32_t at = NB_SLOT_NONE;
+    uint32_t at = NB_TRACKED_NONE;
 
     /* Where many blocks send no gradient (frozen, or gathered in vain) the next on the stack means nothing.
      */
     if (expected && (alike == 1 || s->full >= FULL_LEAST)) {
-        at = nb_set_find(&id->slots, &s->set, unit_id(UNIT_GATHERED, expected->number), 1);
-        if (at == NB_SLOT_NONE)
+        at = nb_set_find(&id->buffers, &s->set, tracked_id(TRACKED_GATHERED, expected->number), 1);
+        if (at == NB_TRACKED_NONE)
             return refuse(NB_ID_FULL, NULL);
         id->predicted = at;
     }
-    if (alike == 1 && s->set.n == 1 && at != NB_SLOT_NONE) {
+    if (alike == 1 && s->set.n == 1 && at != NB_TRACKED_NONE) {
         return alone(id, s, at, p, geometry, NB_ID_SINGLE);
     }
     d = by_content(id, s, at, p, geometry);
     if (d.reason == NB_ID_FOUND) { /* what content says corrects the stack */
-        uint64_t unit = nb_slot_at(&id->slots, (uint32_t)d.slot)->unit;
-        struct nb_unit *found = nb_units_find(&id->units, s->comm, (uint32_t)unit);
+        uint64_t weight_block = nb_tracked_at(&id->buffers, (uint32_t)d.tracked)->weight_block;
+        struct nb_weight_block *found =
+            nb_weight_blocks_find(&id->weight_blocks, s->comm, (uint32_t)weight_block);
         expected = found ? found : expected;
-    } else if (at != NB_SLOT_NONE) { /* has come, given or not: nothing that follows in this pass is it */
-        nb_slot_at(&id->slots, at)->used_pass = nb_units_pass(&id->units, s->comm);
+    } else if (at != NB_TRACKED_NONE) { /* has come, given or not: nothing that follows in this pass is it */
+        nb_tracked_at(&id->buffers, at)->used_pass = nb_weight_blocks_pass(&id->weight_blocks, s->comm);
     }
     if (expected)
-        nb_units_reduced(&id->units, expected);
+        nb_weight_blocks_reduced(&id->weight_blocks, expected);
     return d;
 }
 
@@ -483,13 +497,13 @@ static struct nb_identity_decision by_place(struct nb_identity *id, struct nb_si
     int usual = v->context_same >= CERTAIN_AFTER && v->same >= CERTAIN_AFTER && v->in_round <= v->usual &&
                 (s->func != NB_FUNC_REDUCE_SCATTER ||
                  (nb_clock_in_steps(id, s, MOST_STEPS) && !nb_clock_more_than_usual(id, v)));
-    uint32_t at = NB_SLOT_NONE;
+    uint32_t at = NB_TRACKED_NONE;
 
     if (id->clock == CLOCK_NONE)
         return refuse(NB_ID_UNPREDICTED, NULL);
     if (usual) {
-        at = nb_set_find(&id->slots, &s->set, unit_id(UNIT_PLACE, v->in_round), 1);
-        if (at == NB_SLOT_NONE)
+        at = nb_set_find(&id->buffers, &s->set, tracked_id(TRACKED_PLACE, v->in_round), 1);
+        if (at == NB_TRACKED_NONE)
             return refuse(NB_ID_FULL, NULL);
         id->predicted = at;
         if (v->clean >= (int)CERTAIN_AFTER && s->set.n == 1 && nb_clock_alike(id, parent) <= 1 &&
@@ -497,7 +511,7 @@ static struct nb_identity_decision by_place(struct nb_identity *id, struct nb_si
             /* Gathers tell nothing of its buffer (ZeRO-3 groups tensors differently), so it may be one of
              * many that take turns for a while: it has to prove that it stays the same. */
             if (s->func == NB_FUNC_REDUCE_SCATTER)
-                nb_slot_at(&id->slots, at)->suspect = 1;
+                nb_tracked_at(&id->buffers, at)->suspect = 1;
             return alone(id, s, at, p, geometry, NB_ID_SINGLE);
         }
     }
@@ -514,8 +528,8 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
                                                const struct nb_profile *profile, uint64_t geometry)
 {
     struct nb_call *call = nb_call_take_up(id, number);
-    struct nb_identity_decision d = {.slot = -1, .reason = NB_ID_FULL};
-    struct nb_unit *expected = NULL;
+    struct nb_identity_decision d = {.tracked = -1, .reason = NB_ID_FULL};
+    struct nb_weight_block *expected = NULL;
     const struct nb_shape *usable = NULL;
     struct nb_shape shape;
     unsigned alike = 0;
@@ -537,7 +551,7 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
     v = &call->view;
     k = nb_key_of(id, s->own, call->c.send);
     if (s->bucket) {
-        if (nb_set_accepts(&id->slots, &s->set, profile, &shape))
+        if (nb_set_accepts(&id->buffers, &s->set, profile, &shape))
             usable = &shape;
         d = by_bucket(id, s, k, usable, geometry);
         d.passes = v->rounds;
@@ -545,7 +559,7 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
         return d;
     }
     if (call->c.func == NB_FUNC_REDUCE_SCATTER)
-        expected = nb_units_expect(&id->units, s->comm, s->count, &alike);
+        expected = nb_weight_blocks_expect(&id->weight_blocks, s->comm, s->count, &alike);
     address = nb_key_settled(s, v, k, call->c.recv, in_place(&call->c) ? NULL : expected);
     if (address < 0)
         forget_key(id, s, k);
@@ -559,18 +573,18 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
     s->alike = alike;
     /* What comes when all blocks have had their gradients is no sign that blocks do not predict. */
     choose_mode(id, s, address, alike > 0);
-    if (nb_set_accepts(&id->slots, &s->set, profile, &shape))
+    if (nb_set_accepts(&id->buffers, &s->set, profile, &shape))
         usable = &shape;
-    id->predicted = NB_SLOT_NONE;
+    id->predicted = NB_TRACKED_NONE;
     switch (s->mode) {
     case MODE_ADDRESS: d = by_address(id, s, k, address, usable, geometry); break;
-    case MODE_UNIT: d = by_unit(id, s, expected, alike, usable, geometry); break;
+    case MODE_WEIGHTS: d = by_weight_block(id, s, expected, alike, usable, geometry); break;
     case MODE_PLACE: d = by_place(id, s, v, call->parent, usable, geometry); break;
     case MODE_NONE: d.reason = NB_ID_LEARNING; break;
     }
-    if (s->mode != MODE_UNIT && expected)
-        nb_units_reduced(&id->units, expected);
-    d.predicted = id->predicted == NB_SLOT_NONE ? 0 : buffer_of(id, id->predicted);
+    if (s->mode != MODE_WEIGHTS && expected)
+        nb_weight_blocks_reduced(&id->weight_blocks, expected);
+    d.predicted = id->predicted == NB_TRACKED_NONE ? 0 : buffer_of(id, id->predicted);
     d.passes = v->rounds;
     id->stats.decided[d.reason]++;
     return d;
@@ -581,12 +595,12 @@ void nb_identity_forget(struct nb_identity *id, uint64_t comm)
     for (uint32_t i = 0; i < id->sigs_used; i++)
         if (nb_sig_at(id, i)->taken && nb_sig_at(id, i)->comm == comm)
             nb_sig_free(id, i);
-    nb_units_forget(&id->units, comm);
+    nb_weight_blocks_forget(&id->weight_blocks, comm);
 }
 
 void nb_identity_get_stats(const struct nb_identity *id, struct nb_identity_stats *stats)
 {
     *stats = id->stats;
     stats->steps = id->round;
-    stats->slots = id->slots.used;
+    stats->buffers = id->buffers.used;
 }

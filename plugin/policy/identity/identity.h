@@ -2,30 +2,34 @@
 /*
  * Whose error: which operations of a job are the same gradient buffer, step after step, so that the error one
  * of them leaves behind may be added to the next. A wrong answer is worse than none (an error of another
- * layer is noise), so an operation gets a slot only when the evidence agrees; else it goes without feedback.
+ * layer is noise), so an operation gets a tracked buffer only when the evidence agrees; else it goes without
+ * feedback.
  *
  * The evidence, in this order:
  *
- * - Bucket: DDP's reducer has a buffer a bucket as long as it lives: a slot a buffer, whatever else the job does.
+ * - Bucket: DDP's reducer has a buffer a bucket as long as it lives: a tracked buffer a buffer, whatever else
+ * the job does.
  * - Address: every operation of a signature (communicator, function, type, count) comes from a buffer that is
- *   used exactly once a step (DDP, Megatron): a slot a buffer.
+ *   used exactly once a step (DDP, Megatron): a tracked buffer a buffer.
  * - Unit: FSDP sends gradients from recycled memory, but its all-gathers are recognised by content, and
  *   gradients come in the reverse of the order in which their weights were gathered: a stack.
  * - Place: else the k-th operation of its signature in the step, where steps look alike; a signature that
  *   occurs once a step is the simplest case. HSDP's all-reduces tell nothing themselves, but the all-gathers
  *   inside the node, which come here too, tell where a pass begins and how long it is.
- * - Content: where a signature has several slots, unit and place are only predictions, and the data have to
+ * - Content: where a signature has several tracked buffers, weight block and place are only predictions, and
+ * the data have to
  *   agree. The profile of the operation (log2 of the rms of groups at fixed positions), less the mean profile
- *   of the signature's slots, must correlate with the slot's moving average, clearly better than with any
- *   other slot's. (Before the mean is taken out, profiles of different layers look alike.) Where there is
- *   only one slot, the content has a veto when it is suddenly unlike what it always was.
+ *   of the signature's tracked buffers, must correlate with the tracked buffer's moving average, clearly better than with any
+ *   other tracked buffer's. (Before the mean is taken out, profiles of different layers look alike.) Where there is
+ *   only one tracked buffer, the content has a veto when it is suddenly unlike what it always was.
  *
  * What a step is: the weights changed (an all-gather's content differs from the time before); without such
  * gathers, a pass (a run of gathers inside the node, then reductions), or as often as the rarest large
  * reduction comes.
  *
- * The module is pure: no input or output, no locks, no clock. Its tables take memory as they are used; where there is none an operation
- * goes without feedback, or something older is forgotten. The caller serialises. Nodes need not agree: what a node carries is its own affair.
+ * The module is pure: no input or output, no locks, no clock. Its tables take memory as they are used; where
+ * there is none an operation goes without feedback, or something older is forgotten. The caller serialises.
+ * Nodes need not agree: what a node carries is its own affair.
  */
 #ifndef NIBBLE_POLICY_IDENTITY_H
 #define NIBBLE_POLICY_IDENTITY_H
@@ -44,13 +48,13 @@ struct nb_identity;
 /* The value of a group of zeros, or any below: it says nothing about whose gradient this is. */
 #define NB_PROFILE_ZERO (-149.5f)
 
-/* Why an operation has a slot or none. */
+/* Why an operation has a tracked buffer or none. */
 enum nb_identity_reason {
-    NB_ID_ADDRESS = 0, /* slot: its buffer is used once a step */
-    NB_ID_SINGLE,      /* slot: its signature belongs to one buffer */
-    NB_ID_VERIFIED,    /* slot: predicted, and its content agrees */
-    NB_ID_CERTAIN,     /* slot: predicted, and such predictions came true; its content says nothing */
-    NB_ID_FOUND,       /* slot: not predicted or predicted otherwise, but its content is unmistakable */
+    NB_ID_ADDRESS = 0, /* tracked buffer: its buffer is used once a step */
+    NB_ID_SINGLE,      /* tracked buffer: its signature belongs to one buffer */
+    NB_ID_VERIFIED,    /* tracked buffer: predicted, and its content agrees */
+    NB_ID_CERTAIN, /* tracked buffer: predicted, and such predictions came true; its content says nothing */
+    NB_ID_FOUND,   /* tracked buffer: not predicted or predicted otherwise, but its content is unmistakable */
     NB_ID_LEARNING,    /* none yet: too few steps or profiles */
     NB_ID_UNPREDICTED, /* none: nothing says which buffer it is */
     NB_ID_MISMATCH,    /* none: its content does not agree with the prediction */
@@ -64,7 +68,7 @@ const char *nb_identity_reason_text(enum nb_identity_reason reason);
 
 struct nb_identity_config {
     unsigned signatures; /* pool sizes; 0: the default */
-    unsigned slots;
+    unsigned buffers;
     unsigned keys;  /* (signature, addresses) */
     unsigned calls; /* announced and not begun yet */
     /* Did predictions of this buffer (nb_identity_decision.predicted) come true of late, as far as anything
@@ -93,10 +97,10 @@ struct nb_identity_call {
 /* Returns the call's number, to be given to the functions below when its first window comes. */
 uint64_t nb_identity_call(struct nb_identity *id, const struct nb_identity_call *call);
 
-/* An all-gather that passes has begun. unit: number (below 2^31) by which its content is known on its
+/* An all-gather that passes has begun. weight block: number (below 2^31) by which its content is known on its
  * communicator, the same whenever the same weights are gathered; -1 when unknown or new. changed: its content
  * differs from the time before. */
-void nb_identity_gather(struct nb_identity *id, uint64_t call, int64_t unit, int changed);
+void nb_identity_gather(struct nb_identity *id, uint64_t call, int64_t weight_block, int changed);
 
 /* Profile of an operation: value[i] is log2 of the rms of the i-th of 256 groups at fixed positions. Only the
  * first `known` are valid: the decision falls at the first window, which may cover the beginning of the
@@ -109,15 +113,15 @@ struct nb_profile {
 };
 
 struct nb_identity_decision {
-    int64_t slot; /* number of the slot, -1: no feedback */
+    int64_t tracked; /* number of the tracked buffer, -1: no feedback */
     uint64_t
-        buffer; /* whom the slot is given to, never 0: numbers of slots come again for others. 0: no slot */
+        buffer; /* whom the tracked buffer is given to, never 0: numbers of tracked buffers come again for others. 0: no tracked buffer */
     uint64_t predicted; /* likewise, the one that was predicted, whether given or not; 0: none */
-    /* 1: what the slot holds is not this buffer's last error (new, another geometry, older than 8 steps,
-     * learned anew): empty it before use. */
+    /* 1: what the tracked buffer holds is not this buffer's last error (new, another geometry, older than 8
+     * steps, learned anew): empty it before use. */
     int empty;
     enum nb_identity_reason reason;
-    float score, second; /* of the slot and of the best other one, where compared; else 0 */
+    float score, second; /* of the tracked buffer and of the best other one, where compared; else 0 */
     uint64_t passes;     /* in which its signature was called so far; 0: unknown */
 };
 
@@ -126,7 +130,8 @@ struct nb_identity_decision {
 struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t call,
                                                const struct nb_profile *profile, uint64_t geometry);
 
-/* A communicator was destroyed: forget it and free its slots (their numbers may come again, with empty = 1).
+/* A communicator was destroyed: forget it and free its tracked buffers (their numbers may come again, with
+ * empty = 1).
  */
 void nb_identity_forget(struct nb_identity *id, uint64_t comm);
 
@@ -135,7 +140,7 @@ struct nb_identity_stats {
     uint64_t steps;
     uint64_t lost_calls; /* began after their announcement was overwritten */
     uint64_t emptied;
-    uint64_t slots;
+    uint64_t buffers;
 };
 void nb_identity_get_stats(const struct nb_identity *id, struct nb_identity_stats *stats);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to this folder: slots and profiles, units of weights, and the state of identity. */
+/* Private to this folder: tracked buffers and profiles, weight blocks of weights, and the state of
+ * identity. */
 #ifndef NIBBLE_POLICY_IDENTITY_INTERNAL_H
 #define NIBBLE_POLICY_IDENTITY_INTERNAL_H
 
@@ -8,14 +9,15 @@
 #include "base/slab.h"
 #include "policy/identity/identity.h"
 
-/* ---- profile.c: slots and their profiles ----------------------------------------------------------------- */
+/* ---- profile.c: tracked buffers and their profiles
+ * ----------------------------------------------------------------- */
 
-#define NB_SLOT_NONE UINT32_MAX
-#define NB_SLOT_MATURE \
+#define NB_TRACKED_NONE UINT32_MAX
+#define NB_TRACKED_MATURE \
     20u /* profiles; measured: all of 12 layers told apart from the 20th on, 4 of 12 before the 10th */
 
-struct nb_slot {
-    uint64_t unit; /* what it stands for; identity.c's numbering */
+struct nb_tracked_buffer {
+    uint64_t weight_block; /* what it stands for; identity.c's numbering */
     uint64_t geometry;
     uint64_t used_round; /* of its signature, when it was last given out */
     uint32_t used_pass;  /* of gathers, likewise; 0: none was known */
@@ -32,36 +34,38 @@ struct nb_slot {
     int16_t code[NB_PROFILE_GROUPS]; /* the average in sixteenths */
 };
 
-struct nb_slot_set {
+struct nb_tracked_set {
     uint32_t first;
-    uint32_t n;    /* slots */
-    uint32_t with; /* slots that have a profile */
+    uint32_t n;    /* tracked buffers */
+    uint32_t with; /* tracked buffers that have a profile */
     uint32_t mature;
     uint32_t known; /* valid groups of all profiles */
     uint64_t span;
     int32_t sum[NB_PROFILE_GROUPS]; /* of the averages' codes */
 };
 
-struct nb_slots {
-    struct nb_slab slab; /* of struct nb_slot */
+struct nb_tracked_buffers {
+    struct nb_slab slab; /* of struct nb_tracked_buffer */
     uint32_t begun;      /* have been in use */
     uint32_t free;       /* the first of these that is not any more */
     uint32_t used;
 };
 
-/* A pool of `cap` slots; their memory is made when they are first needed. */
-void nb_slots_init(struct nb_slots *slots, uint32_t cap);
-void nb_slots_free(struct nb_slots *slots);
-static inline struct nb_slot *nb_slot_at(const struct nb_slots *slots, uint32_t at)
+/* A pool of `cap` tracked buffers; their memory is made when they are first needed. */
+void nb_tracked_buffers_init(struct nb_tracked_buffers *buffers, uint32_t cap);
+void nb_tracked_buffers_free(struct nb_tracked_buffers *buffers);
+static inline struct nb_tracked_buffer *nb_tracked_at(const struct nb_tracked_buffers *buffers, uint32_t at)
 {
-    return nb_slab_at(&slots->slab, at);
+    return nb_slab_at(&buffers->slab, at);
 }
 
-void nb_set_init(struct nb_slot_set *set);
-/* The slot of `unit`; make: take a new one where there is none. NB_SLOT_NONE: none, or the pool is empty, or memory is short. */
-uint32_t nb_set_find(struct nb_slots *slots, struct nb_slot_set *set, uint64_t unit, int make);
-/* Give all slots back. */
-void nb_set_clear(struct nb_slots *slots, struct nb_slot_set *set);
+void nb_set_init(struct nb_tracked_set *set);
+/* The tracked buffer of `weight block`; make: take a new one where there is none. NB_TRACKED_NONE: none, or
+ * the pool is empty, or memory is short. */
+uint32_t nb_set_find(struct nb_tracked_buffers *buffers, struct nb_tracked_set *set, uint64_t weight_block,
+                     int make);
+/* Give all tracked buffers back. */
+void nb_set_clear(struct nb_tracked_buffers *buffers, struct nb_tracked_set *set);
 
 /* A profile made comparable: its mean over the groups that are not zero taken out. */
 struct nb_shape {
@@ -73,32 +77,34 @@ struct nb_shape {
 
 /* 1 and *shape when the profile can be used with this set: enough groups that are not zero, finite values.
  * One of another span or length than those before makes the set begin anew. */
-int nb_set_accepts(struct nb_slots *slots, struct nb_slot_set *set, const struct nb_profile *profile,
-                   struct nb_shape *shape);
-/* Take the profile into the slot's average. */
-void nb_set_learn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot,
+int nb_set_accepts(struct nb_tracked_buffers *buffers, struct nb_tracked_set *set,
+                   const struct nb_profile *profile, struct nb_shape *shape);
+/* Take the profile into the tracked buffer's average. */
+void nb_set_learn(struct nb_tracked_buffers *buffers, struct nb_tracked_set *set, uint32_t tracked,
                   const struct nb_shape *shape);
-/* Make the slot begin anew. */
-void nb_set_unlearn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot);
+/* Make the tracked buffer begin anew. */
+void nb_set_unlearn(struct nb_tracked_buffers *buffers, struct nb_tracked_set *set, uint32_t tracked);
 
-/* 1: the profile is much less like the slot's average than those before were, by plain correlation. Says
- * nothing (0) before the slot has eight. */
-int nb_set_breaks(const struct nb_slots *slots, uint32_t slot, const struct nb_shape *shape);
+/* 1: the profile is much less like the tracked buffer's average than those before were, by plain correlation.
+ * Says nothing (0) before the tracked buffer has eight. */
+int nb_set_breaks(const struct nb_tracked_buffers *buffers, uint32_t tracked, const struct nb_shape *shape);
 
-/* How well the profile fits `slot` (may be NB_SLOT_NONE), and which slot it fits best. */
+/* How well the profile fits `tracked buffer` (may be NB_TRACKED_NONE), and which tracked buffer it fits
+ * best. */
 struct nb_fit {
-    float own;         /* score of `slot` */
+    float own;         /* score of `tracked buffer` */
     float other;       /* best score of the others */
     float best, after; /* the best score of all, and the second */
-    uint32_t best_slot;
+    uint32_t best_tracked;
 };
-struct nb_fit nb_set_fit(const struct nb_slots *slots, const struct nb_slot_set *set, uint32_t slot,
-                         const struct nb_shape *shape);
+struct nb_fit nb_set_fit(const struct nb_tracked_buffers *buffers, const struct nb_tracked_set *set,
+                         uint32_t tracked, const struct nb_shape *shape);
 
-/* ---- units.c: units of weights --------------------------------------------------------------------------- */
+/* ---- weight blocks.c: weight blocks of weights
+ * --------------------------------------------------------------------------- */
 
 /* A block of weights, known by content. */
-struct nb_unit {
+struct nb_weight_block {
     uint64_t comm;
     uint64_t count;  /* elements, or bytes where the type is one of bytes */
     uint32_t number; /* the caller's */
@@ -120,7 +126,7 @@ struct nb_stack {
     uint32_t top;
     uint32_t pass;
     uint32_t height;
-    int64_t regather;   /* place of the unit that a backward pass is expected to gather next */
+    int64_t regather;   /* place of the weight block that a backward pass is expected to gather next */
     uint32_t regathers; /* backward gathers of this pass */
     uint64_t used;      /* for replacement */
     int taken;
@@ -128,8 +134,8 @@ struct nb_stack {
 
 #define NB_STACKS 64u
 
-struct nb_units {
-    struct nb_slab slab; /* of struct nb_unit */
+struct nb_weight_blocks {
+    struct nb_slab slab; /* of struct nb_weight_block */
     uint32_t hand;       /* where the next new one goes */
     struct nb_chains chains;
     struct nb_stack stack[NB_STACKS];
@@ -137,26 +143,29 @@ struct nb_units {
     uint32_t passes; /* begun so far, on all communicators */
 };
 
-/* A table of `cap` units: 0 or -ENOMEM. */
-int nb_units_init(struct nb_units *u, uint32_t cap);
-void nb_units_free(struct nb_units *u);
-void nb_units_forget(struct nb_units *u, uint64_t comm);
-/* The unit, made when it is new; never NULL. */
-struct nb_unit *nb_units_get(struct nb_units *u, uint64_t comm, uint32_t number);
-/* The unit was gathered: update the stack of its communicator. */
-void nb_units_gathered(struct nb_units *u, struct nb_unit *unit, int changed);
-/* The unit whose gradient comes next on `comm`, of `count` elements; NULL: none waits. *alike: how many units
- * of that size the pass has gathered and not left out on its way back. */
-struct nb_unit *nb_units_expect(struct nb_units *u, uint64_t comm, uint64_t count, unsigned *alike);
+/* A table of `cap` weight blocks: 0 or -ENOMEM. */
+int nb_weight_blocks_init(struct nb_weight_blocks *u, uint32_t cap);
+void nb_weight_blocks_free(struct nb_weight_blocks *u);
+void nb_weight_blocks_forget(struct nb_weight_blocks *u, uint64_t comm);
+/* The weight block, made when it is new; never NULL. */
+struct nb_weight_block *nb_weight_blocks_get(struct nb_weight_blocks *u, uint64_t comm, uint32_t number);
+/* The weight block was gathered: update the stack of its communicator. */
+void nb_weight_blocks_gathered(struct nb_weight_blocks *u, struct nb_weight_block *weight_block, int changed);
+/* The weight block whose gradient comes next on `comm`, of `count` elements; NULL: none waits. *alike: how
+ * many weight blocks of that size the pass has gathered and not left out on its way back. */
+struct nb_weight_block *nb_weight_blocks_expect(struct nb_weight_blocks *u, uint64_t comm, uint64_t count,
+                                                unsigned *alike);
 /* The pass that the communicator is in, from 1 on; 0: nothing is gathered on it. */
-uint32_t nb_units_pass(const struct nb_units *u, uint64_t comm);
-/* The gradient of `unit` has come: of units of its size, those gathered later than it will not come any more.
+uint32_t nb_weight_blocks_pass(const struct nb_weight_blocks *u, uint64_t comm);
+/* The gradient of `weight block` has come: of weight blocks of its size, those gathered later than it will
+ * not come any more.
  */
-void nb_units_reduced(struct nb_units *u, struct nb_unit *unit);
-/* The unit by its number as slots know it; NULL when it is gone. */
-struct nb_unit *nb_units_find(struct nb_units *u, uint64_t comm, uint32_t number);
+void nb_weight_blocks_reduced(struct nb_weight_blocks *u, struct nb_weight_block *weight_block);
+/* The weight block by its number as tracked buffers know it; NULL when it is gone. */
+struct nb_weight_block *nb_weight_blocks_find(struct nb_weight_blocks *u, uint64_t comm, uint32_t number);
 
-/* ---- the state ------------------------------------------------------------------------------------------- */
+/* ---- the state
+ * ------------------------------------------------------------------------------------------- */
 
 /*
  * What the parts of identity share: identity.c decides, tables.c queues calls until their first window,
@@ -164,14 +173,14 @@ struct nb_unit *nb_units_find(struct nb_units *u, uint64_t comm, uint32_t number
  * step is.
  */
 
-#define CERTAIN_AFTER 3u /* steps seen before a slot is given out */
+#define CERTAIN_AFTER 3u /* steps seen before a tracked buffer is given out */
 #define LARGE 1024u      /* elements; below are scalars, which say nothing about steps */
 #define MOST_STEPS 67u   /* percent */
 
 enum nb_clock { CLOCK_NONE, CLOCK_RARE, CLOCK_RUNS, CLOCK_WEIGHTS };
-enum nb_mode { MODE_NONE, MODE_ADDRESS, MODE_UNIT, MODE_PLACE };
-/* Kinds of nb_slot.unit, in its upper half. */
-enum { UNIT_GATHERED = 1, UNIT_PLACE, UNIT_KEY };
+enum nb_mode { MODE_NONE, MODE_ADDRESS, MODE_WEIGHTS, MODE_PLACE };
+/* Kinds of nb_tracked_buffer.weight block, in its upper half. */
+enum { TRACKED_GATHERED = 1, TRACKED_PLACE, TRACKED_KEY };
 
 struct nb_view {                     /* of the steps, by a signature when one of its operations was called */
     uint32_t round_ops, round_usual; /* operations in this round of the clock, and in the one before */
@@ -195,10 +204,10 @@ struct nb_call {
 struct nb_key { /* a buffer of a signature */
     uint32_t sig, chain;
     uint64_t send, recv;
-    uint64_t step;   /* of its signature, when last seen */
-    uint32_t streak; /* steps in a row in which it came */
-    uint64_t unit;   /* + 1, of the gathers, whose gradient it held last; 0: unknown */
-    uint64_t round;  /* of buckets, when last called */
+    uint64_t step;         /* of its signature, when last seen */
+    uint32_t streak;       /* steps in a row in which it came */
+    uint64_t weight_block; /* + 1, of the gathers, whose gradient it held last; 0: unknown */
+    uint64_t round;        /* of buckets, when last called */
     int taken;
 };
 
@@ -225,8 +234,9 @@ struct nb_sig {
     uint32_t full_run;  /* passes of that kind in a row */
     uint32_t wary;      /* of them still to come until the order of gathers predicts for certain again */
     enum nb_mode mode;
-    uint32_t predicted_run, unpredicted_run; /* operations in a row with and without a unit expected */
-    struct nb_slot_set set;
+    uint32_t predicted_run,
+        unpredicted_run; /* operations in a row with and without a weight block expected */
+    struct nb_tracked_set set;
 };
 
 struct nb_run_total { /* gathers of one size in the run that is going on */
@@ -249,9 +259,10 @@ struct nb_identity {
     struct nb_slab keys; /* of struct nb_key */
     uint32_t key_hand;
     struct nb_chains key_chains;
-    struct nb_slots slots;
-    struct nb_units units;
-    uint32_t predicted; /* slot of the reduction at hand, by its address or place; NB_SLOT_NONE */
+    struct nb_tracked_buffers buffers;
+    struct nb_weight_blocks weight_blocks;
+    uint32_t
+        predicted; /* tracked buffer of the reduction at hand, by its address or place; NB_TRACKED_NONE */
     /* the clock */
     enum nb_clock clock;
     uint64_t round; /* steps begun */
@@ -287,11 +298,12 @@ void nb_sig_free(struct nb_identity *id, uint32_t at);
 /* The buffer of a signature, by the address it is sent from; made when it is new. */
 struct nb_key *nb_key_of(struct nb_identity *id, uint32_t sig, uint64_t send);
 /* Note the buffer; 1 when it has come once in every step that its signature came in, for long enough, and
- * with the gradient of the same unit (`expected`, NULL: unknown): recycled memory may be handed out in turn.
- * The order of units need not be that of the gathers, so once content can tell slots apart it is left to it.
- * -1: not settled, and what a slot of the buffer holds is another unit's. */
+ * with the gradient of the same weight block (`expected`, NULL: unknown): recycled memory may be handed out
+ * in turn. The order of weight blocks need not be that of the gathers, so once content can tell tracked
+ * buffers apart it is left to it.
+ * -1: not settled, and what a tracked buffer of the buffer holds is another weight block's. */
 int nb_key_settled(struct nb_sig *s, const struct nb_view *v, struct nb_key *k, uint64_t recv,
-                   const struct nb_unit *expected);
+                   const struct nb_weight_block *expected);
 
 /* ---- tables.c ---------------------------------------------------------------------------------- */
 
@@ -307,7 +319,7 @@ void nb_clock_end_run(struct nb_identity *id);
 /* A reduction of this signature was called. */
 void nb_clock_reduce(struct nb_identity *id, struct nb_sig *s);
 /* A block of weights was gathered. */
-void nb_clock_weights(struct nb_identity *id, struct nb_unit *unit);
+void nb_clock_weights(struct nb_identity *id, struct nb_weight_block *weight_block);
 /* Passes: as steps, but several a step where gradients of micro-batches are reduced one by one. */
 uint64_t nb_clock_pass(const struct nb_identity *id);
 /* How many blocks of `count` elements the pass gathered inside the node. */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slots of identity and their profiles: which of a signature's buffers does this content look like? Inside of
- * identity.c.
+ * Tracked buffers of identity and their profiles: which of a signature's buffers does this content look like?
+ * Inside of identity.c.
  *
- * A set holds the slots of one signature. A slot keeps the moving average (weight 0.8 on the old) of the
- * profiles of the operations that were found to be its own. A profile is compared with a slot by the
- * correlation of both after the mean over the set's slots is taken out: what all layers have in common says
- * nothing, and correlation ignores a common factor (a loss scale), since profiles are logarithms.
+ * A set holds the tracked buffers of one signature. A tracked buffer keeps the moving average (weight 0.8 on
+ * the old) of the profiles of the operations that were found to be its own. A profile is compared with a
+ * tracked buffer by the correlation of both after the mean over the set's tracked buffers is taken out: what
+ * all layers have in common says nothing, and correlation ignores a common factor (a loss scale), since
+ * profiles are logarithms.
  */
 #include "policy/identity/internal.h"
 
@@ -22,52 +23,53 @@
 #define MOST_CODE 1400      /* differences of two, squared and summed over all groups, fit into 31 bits */
 #define LEAST_SCORE (-2.0f) /* below any correlation */
 
-void nb_slots_init(struct nb_slots *slots, uint32_t cap)
+void nb_tracked_buffers_init(struct nb_tracked_buffers *buffers, uint32_t cap)
 {
-    nb_slab_init(&slots->slab, sizeof(struct nb_slot), cap);
-    slots->begun = slots->used = 0;
-    slots->free = NB_SLOT_NONE;
+    nb_slab_init(&buffers->slab, sizeof(struct nb_tracked_buffer), cap);
+    buffers->begun = buffers->used = 0;
+    buffers->free = NB_TRACKED_NONE;
 }
 
-void nb_slots_free(struct nb_slots *slots)
+void nb_tracked_buffers_free(struct nb_tracked_buffers *buffers)
 {
-    nb_slab_free(&slots->slab);
+    nb_slab_free(&buffers->slab);
 }
 
-/* A slot that is not in use, or NB_SLOT_NONE. */
-static uint32_t new_slot(struct nb_slots *slots)
+/* A tracked buffer that is not in use, or NB_TRACKED_NONE. */
+static uint32_t new_slot(struct nb_tracked_buffers *buffers)
 {
-    uint32_t at = slots->free;
+    uint32_t at = buffers->free;
 
-    if (at != NB_SLOT_NONE)
-        slots->free = nb_slot_at(slots, at)->next;
-    else if (!nb_slab_reach(&slots->slab, slots->begun + 1))
-        at = slots->begun++;
+    if (at != NB_TRACKED_NONE)
+        buffers->free = nb_tracked_at(buffers, at)->next;
+    else if (!nb_slab_reach(&buffers->slab, buffers->begun + 1))
+        at = buffers->begun++;
     return at;
 }
 
-void nb_set_init(struct nb_slot_set *set)
+void nb_set_init(struct nb_tracked_set *set)
 {
     memset(set, 0, sizeof(*set));
-    set->first = NB_SLOT_NONE;
+    set->first = NB_TRACKED_NONE;
 }
 
-uint32_t nb_set_find(struct nb_slots *slots, struct nb_slot_set *set, uint64_t unit, int make)
+uint32_t nb_set_find(struct nb_tracked_buffers *buffers, struct nb_tracked_set *set, uint64_t weight_block,
+                     int make)
 {
-    struct nb_slot *s;
+    struct nb_tracked_buffer *s;
     uint32_t at;
 
-    for (at = set->first; at != NB_SLOT_NONE; at = s->next) {
-        s = nb_slot_at(slots, at);
-        if (s->unit == unit)
+    for (at = set->first; at != NB_TRACKED_NONE; at = s->next) {
+        s = nb_tracked_at(buffers, at);
+        if (s->weight_block == weight_block)
             return at;
     }
-    if (!make || (at = new_slot(slots)) == NB_SLOT_NONE)
-        return NB_SLOT_NONE;
-    s = nb_slot_at(slots, at);
-    slots->used++;
+    if (!make || (at = new_slot(buffers)) == NB_TRACKED_NONE)
+        return NB_TRACKED_NONE;
+    s = nb_tracked_at(buffers, at);
+    buffers->used++;
     memset(s, 0, sizeof(*s));
-    s->unit = unit;
+    s->weight_block = weight_block;
     s->taken = 1;
     s->agreed = s->purity = 0.5f;
     s->next = set->first;
@@ -76,29 +78,29 @@ uint32_t nb_set_find(struct nb_slots *slots, struct nb_slot_set *set, uint64_t u
     return at;
 }
 
-void nb_set_clear(struct nb_slots *slots, struct nb_slot_set *set)
+void nb_set_clear(struct nb_tracked_buffers *buffers, struct nb_tracked_set *set)
 {
-    while (set->first != NB_SLOT_NONE) {
-        struct nb_slot *s = nb_slot_at(slots, set->first);
+    while (set->first != NB_TRACKED_NONE) {
+        struct nb_tracked_buffer *s = nb_tracked_at(buffers, set->first);
         uint32_t next = s->next;
         s->taken = 0;
-        s->next = slots->free;
-        slots->free = set->first;
-        slots->used--;
+        s->next = buffers->free;
+        buffers->free = set->first;
+        buffers->used--;
         set->first = next;
     }
     nb_set_init(set);
 }
 
-void nb_set_unlearn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot)
+void nb_set_unlearn(struct nb_tracked_buffers *buffers, struct nb_tracked_set *set, uint32_t tracked)
 {
-    struct nb_slot *s = nb_slot_at(slots, slot);
+    struct nb_tracked_buffer *s = nb_tracked_at(buffers, tracked);
 
     if (s->profiles) {
         for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++)
             set->sum[i] -= s->code[i];
         set->with--;
-        set->mature -= s->profiles >= NB_SLOT_MATURE;
+        set->mature -= s->profiles >= NB_TRACKED_MATURE;
     }
     s->profiles = 0;
     s->misses = 0;
@@ -155,15 +157,15 @@ static int make_shape(const struct nb_profile *p, struct nb_shape *shape)
     return 1;
 }
 
-int nb_set_accepts(struct nb_slots *slots, struct nb_slot_set *set, const struct nb_profile *profile,
-                   struct nb_shape *shape)
+int nb_set_accepts(struct nb_tracked_buffers *buffers, struct nb_tracked_set *set,
+                   const struct nb_profile *profile, struct nb_shape *shape)
 {
     if (!profile || !profile->value || profile->known < NB_PROFILE_LEAST ||
         profile->known > NB_PROFILE_GROUPS || !make_shape(profile, shape))
         return 0;
     if (set->with == 0 || set->span != profile->span || set->known != profile->known) {
-        for (uint32_t at = set->first; at != NB_SLOT_NONE; at = nb_slot_at(slots, at)->next)
-            nb_slot_at(slots, at)->profiles = nb_slot_at(slots, at)->misses = 0;
+        for (uint32_t at = set->first; at != NB_TRACKED_NONE; at = nb_tracked_at(buffers, at)->next)
+            nb_tracked_at(buffers, at)->profiles = nb_tracked_at(buffers, at)->misses = 0;
         memset(set->sum, 0, sizeof(set->sum));
         set->with = set->mature = 0;
         set->span = profile->span;
@@ -172,9 +174,9 @@ int nb_set_accepts(struct nb_slots *slots, struct nb_slot_set *set, const struct
     return 1;
 }
 
-/* Plain correlation of a profile with a slot's average, over the groups that are not zero. The average's mean
- * over all groups is zero, over those it is taken out. */
-static float likeness(const struct nb_slot *s, const struct nb_shape *p)
+/* Plain correlation of a profile with a tracked buffer's average, over the groups that are not zero. The
+ * average's mean over all groups is zero, over those it is taken out. */
+static float likeness(const struct nb_tracked_buffer *s, const struct nb_shape *p)
 {
     int32_t xy = 0, xx = 0, yy = 0, y = 0;
     double n = p->nonzero, var;
@@ -190,9 +192,9 @@ static float likeness(const struct nb_slot *s, const struct nb_shape *p)
     return xx > 0 && var > 0.5 ? (float)(xy / sqrt(xx * var)) : 0.0f;
 }
 
-int nb_set_breaks(const struct nb_slots *slots, uint32_t slot, const struct nb_shape *shape)
+int nb_set_breaks(const struct nb_tracked_buffers *buffers, uint32_t tracked, const struct nb_shape *shape)
 {
-    const struct nb_slot *s = nb_slot_at(slots, slot);
+    const struct nb_tracked_buffer *s = nb_tracked_at(buffers, tracked);
     float spread = s->spread > LEAST_SPREAD ? s->spread : LEAST_SPREAD;
 
     return s->profiles >= BREAK_FROM && likeness(s, shape) < s->usual - BREAK_SPREADS * spread;
@@ -212,10 +214,10 @@ static void average(float *restrict to, int16_t *restrict code, int32_t *restric
     }
 }
 
-void nb_set_learn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot,
+void nb_set_learn(struct nb_tracked_buffers *buffers, struct nb_tracked_set *set, uint32_t tracked,
                   const struct nb_shape *shape)
 {
-    struct nb_slot *s = nb_slot_at(slots, slot);
+    struct nb_tracked_buffer *s = nb_tracked_at(buffers, tracked);
     float keep = s->profiles ? OLD_WEIGHT : 0.0f;
 
     /* A plain mean at first: one early profile must not weigh as much as five. */
@@ -235,11 +237,11 @@ void nb_set_learn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot
     }
     average(s->average, s->code, set->sum, shape, 1.0f - keep);
     s->misses = 0;
-    if (s->profiles < UINT32_MAX && ++s->profiles == NB_SLOT_MATURE)
+    if (s->profiles < UINT32_MAX && ++s->profiles == NB_TRACKED_MATURE)
         set->mature++;
 }
 
-/* Sums of x d and d d, where d is what sets the slot's average apart from the mean. */
+/* Sums of x d and d d, where d is what sets the tracked buffer's average apart from the mean. */
 static void compare(const int16_t *x, const int16_t *average, const int16_t *mean, int32_t *xd, int32_t *dd)
 {
     int32_t a = 0, b = 0;
@@ -253,10 +255,10 @@ static void compare(const int16_t *x, const int16_t *average, const int16_t *mea
     *dd = b;
 }
 
-struct nb_fit nb_set_fit(const struct nb_slots *slots, const struct nb_slot_set *set, uint32_t slot,
-                         const struct nb_shape *shape)
+struct nb_fit nb_set_fit(const struct nb_tracked_buffers *buffers, const struct nb_tracked_set *set,
+                         uint32_t tracked, const struct nb_shape *shape)
 {
-    struct nb_fit fit = {LEAST_SCORE, LEAST_SCORE, LEAST_SCORE, LEAST_SCORE, NB_SLOT_NONE};
+    struct nb_fit fit = {LEAST_SCORE, LEAST_SCORE, LEAST_SCORE, LEAST_SCORE, NB_TRACKED_NONE};
     int16_t mean[NB_PROFILE_GROUPS], x[NB_PROFILE_GROUPS], middle;
     float each = 1.0f / (float)(set->with ? set->with : 1), part;
     int32_t sum = 0, square = 0;
@@ -275,22 +277,22 @@ struct nb_fit nb_set_fit(const struct nb_slots *slots, const struct nb_slot_set 
     }
     /* What is zero is missing from x, but not from the norm of what it is compared with. */
     part = (float)shape->nonzero / (float)shape->known;
-    for (uint32_t at = set->first; at != NB_SLOT_NONE; at = nb_slot_at(slots, at)->next) {
-        const struct nb_slot *s = nb_slot_at(slots, at);
+    for (uint32_t at = set->first; at != NB_TRACKED_NONE; at = nb_tracked_at(buffers, at)->next) {
+        const struct nb_tracked_buffer *s = nb_tracked_at(buffers, at);
         int32_t xd, dd;
         float score;
         if (s->profiles == 0)
             continue;
         compare(x, s->code, mean, &xd, &dd);
         score = square > 0 && dd > 0 ? (float)xd / sqrtf((float)square * (float)dd * part) : 0.0f;
-        if (at == slot)
+        if (at == tracked)
             fit.own = score;
         else if (score > fit.other)
             fit.other = score;
         if (score > fit.best) {
             fit.after = fit.best;
             fit.best = score;
-            fit.best_slot = at;
+            fit.best_tracked = at;
         } else if (score > fit.after) {
             fit.after = score;
         }

@@ -182,14 +182,14 @@ uint64_t nb_clock_pass(const struct nb_identity *id)
 }
 
 /* Weights change once a step: a block that changes again is in the next one. */
-void nb_clock_weights(struct nb_identity *id, struct nb_unit *unit)
+void nb_clock_weights(struct nb_identity *id, struct nb_weight_block *weight_block)
 {
-    if (unit->changed_step == id->weight_steps + 1) {
+    if (weight_block->changed_step == id->weight_steps + 1) {
         id->weight_steps++;
         if (id->weight_steps >= 2)
             id->clock = CLOCK_WEIGHTS;
         if (id->clock == CLOCK_WEIGHTS)
             id->round++;
     }
-    unit->changed_step = id->weight_steps + 1;
+    weight_block->changed_step = id->weight_steps + 1;
 }

@@ -2,9 +2,9 @@
 /*
  * Signatures and their buffers, in pools of fixed size.
  *
- * The queue of announced calls. Calls are announced when NCCL is called and become known to identity when their first
- * window comes, in that order; calls that stay inside the node are dequeued with the next one behind them that passes.
- * So what is decided does not depend on how far the job runs ahead of the network.
+ * The queue of announced calls. Calls are announced when NCCL is called and become known to identity when
+ * their first window comes, in that order; calls that stay inside the node are dequeued with the next one
+ * behind them that passes. So what is decided does not depend on how far the job runs ahead of the network.
  */
 #include "policy/identity/internal.h"
 
@@ -30,7 +30,7 @@ void nb_sig_free(struct nb_identity *id, uint32_t at)
     while (*link != at)
         link = &nb_sig_at(id, *link)->chain;
     *link = s->chain;
-    nb_set_clear(&id->slots, &s->set);
+    nb_set_clear(&id->buffers, &s->set);
     s->taken = 0;
     if (id->rare == at)
         id->rare = NB_NONE;
@@ -148,12 +148,12 @@ static void violated(struct nb_sig *s, const struct nb_view *v, const struct nb_
 }
 
 int nb_key_settled(struct nb_sig *s, const struct nb_view *v, struct nb_key *k, uint64_t recv,
-                   const struct nb_unit *expected)
+                   const struct nb_weight_block *expected)
 {
-    uint64_t unit = expected ? (uint64_t)expected->number + 1 : 0;
+    uint64_t weight_block = expected ? (uint64_t)expected->number + 1 : 0;
     int told_apart = s->mode == MODE_ADDRESS && s->set.n > 0 && s->set.mature == s->set.n;
     uint32_t wanted = CERTAIN_AFTER << (2 * (s->violations < 3 ? s->violations : 3));
-    int ok, moved = unit && k->unit && unit != k->unit && !told_apart;
+    int ok, moved = weight_block && k->weight_block && weight_block != k->weight_block && !told_apart;
 
     if (k->step == v->in_rounds) { /* twice in a step: memory that others use too */
         violated(s, v, k);
@@ -165,7 +165,7 @@ int nb_key_settled(struct nb_sig *s, const struct nb_view *v, struct nb_key *k, 
         violated(s, v, k);
         k->streak = 0;
     }
-    k->unit = unit;
+    k->weight_block = weight_block;
     k->step = v->in_rounds;
     k->recv = recv;
     ok = k->streak > wanted;
@@ -217,7 +217,8 @@ static int wanted(const struct nb_identity *id, const struct nb_call *call)
     return call->number >= id->taken_up || (call->c.passes && !call->begun);
 }
 
-/* A place for the next call: that of the oldest one, or, when that is still wanted and there is memory, a new one. */
+/* A place for the next call: that of the oldest one, or, when that is still wanted and there is memory, a new
+ * one. */
 static struct nb_call *new_call(struct nb_identity *id)
 {
     const uint64_t number = id->announced;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The job as one GPU's process sees it: the sequence of its collective calls, on all communicators, and what
- * follows from it for the operation at hand: is it a gradient (policy/recognise/recognise.h), and which residual
- * does it continue (policy/identity/identity.h).
+ * follows from it for the operation at hand: is it a gradient (policy/recognise/recognise.h), and which
+ * residual does it continue (policy/identity/identity.h).
  *
  * NCCL's profiler events announce the calls, in call order, from any thread; the engine dequeues operations
  * later, each with the number of its announcement. An operation without one (an older NCCL, another profiler
@@ -350,7 +350,7 @@ struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announ
 {
     struct nb_class_op what = class_op(call, op);
     const struct nb_profile profile = {.value = ev->profile, .known = ev->groups, .span = ev->span};
-    struct nb_decision v = {.identity = {.slot = -1, .reason = NB_ID_UNPREDICTED}};
+    struct nb_decision v = {.identity = {.tracked = -1, .reason = NB_ID_UNPREDICTED}};
 
     pthread_mutex_lock(&job->decisions_lock);
     number = number_of(job, number, announced, call);
@@ -363,14 +363,14 @@ struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announ
     what.passes = v.identity.passes;
     what.blind = ev->blind;
     v.gradient = nb_classify_reduce(job->classify, &what, ev->sample, ev->samples);
-    if (v.gradient.shared && v.identity.slot >= 0)
+    if (v.gradient.shared && v.identity.tracked >= 0)
         v.identity.reason = NB_ID_SHARED;
     pthread_mutex_unlock(&job->decisions_lock);
     return v;
 }
 
 void nb_job_gather(struct nb_job *job, uint64_t number, int announced, const struct nb_job_call *call,
-                   const struct nb_evidence *ev, int64_t unit, int changed)
+                   const struct nb_evidence *ev, int64_t weight_block, int changed)
 {
     const struct nb_class_op what = class_op(call, ncclSum);
 
@@ -379,7 +379,7 @@ void nb_job_gather(struct nb_job *job, uint64_t number, int announced, const str
     if (ev->samples)
         nb_classify_gather(job->classify, &what, ev->sample, ev->samples);
     if (number != UINT64_MAX)
-        nb_identity_gather(job->identity, number, unit, changed);
+        nb_identity_gather(job->identity, number, weight_block, changed);
     pthread_mutex_unlock(&job->decisions_lock);
 }
 

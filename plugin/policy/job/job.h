@@ -16,12 +16,14 @@ struct nb_context;
 struct nb_params;
 struct nb_job;
 
-/* ---- events.c: NCCL's profiler events -------------------------------------------------------------------- */
+/* ---- events.c: NCCL's profiler events
+ * -------------------------------------------------------------------- */
 
 #define NB_EVENTS_RING 4096u  /* user's calls remembered until their launch */
 #define NB_EVENTS_BLOCK 1024u /* captured calls come in blocks ... */
 #define NB_EVENTS_BLOCKS 64u  /* ... of which there are so many at most */
-/* Calls of a collective in a row, without a launch of one, from which on they are taken to go past CollNet. */
+/* Calls of a collective in a row, without a launch of one, from which on they are taken to go past
+ * CollNet. */
 #define NB_EVENTS_UNLAUNCHED 2048u
 
 struct nb_events; /* of one rank of one communicator */
@@ -41,8 +43,8 @@ struct nb_launch_observer {
     void (*end)(struct nb_context *ctx, uint64_t launch);
     /* No operation of that launch reaches CollNet. Between `end` and `posted`. */
     void (*unused)(struct nb_context *ctx, uint64_t launch);
-    /* NCCL has handed it over to its proxy, which needs nothing of this thread any more. Once for each `end`: where no
-     * event says so, when the thread launches the communicator's next kernel. */
+    /* NCCL has handed it over to its proxy, which needs nothing of this thread any more. Once for each `end`:
+     * where no event says so, when the thread launches the communicator's next kernel. */
     void (*posted)(struct nb_context *ctx, uint64_t launch);
 };
 
@@ -89,7 +91,8 @@ int nb_events_asks_caller(const struct nb_events *events, const struct nb_events
 /* The handle to give to NCCL; NULL when the call cannot be kept or is of no interest. */
 void *nb_events_call(struct nb_events *events, const struct nb_events_call *call);
 void nb_events_launch(struct nb_events *events, const struct nb_events_op *op);
-/* NCCL carries out an operation with copy engines (its CeColl event, v6 and later), so without CollNet. Said once. */
+/* NCCL carries out an operation with copy engines (its CeColl event, v6 and later), so without CollNet. Said
+ * once. */
 void nb_events_copy_engine(struct nb_events *events, const char *func);
 /* NCCL is about to launch a kernel on `stream` (its KernelLaunch event): see nb_launch_observer. The handle
  * to give to NCCL, NULL when nothing comes of it. */
@@ -102,7 +105,8 @@ void *nb_events_grouped(void);
 void nb_events_stop(void *handle);
 void nb_events_get_counts(struct nb_events *events, struct nb_events_counts *counts);
 
-/* ---- job.c: the job -------------------------------------------------------------------------------------- */
+/* ---- job.c: the job
+ * -------------------------------------------------------------------------------------- */
 
 #define NB_JOB_CALLS 4096u /* announced and not yet taken in */
 
@@ -138,8 +142,8 @@ struct nb_job_call {
 /* The call that a record tells of, on a communicator of `nranks` ranks. */
 struct nb_job_call nb_job_call_of(const struct nb_record *record);
 
-/* A call: returns its number, from 1 on; 0 when no group is attached. Any thread, also a CUDA host callback: waits
- * for nothing but a few instructions under a lock. */
+/* A call: returns its number, from 1 on; 0 when no group is attached. Any thread, also a CUDA host callback:
+ * waits for nothing but a few instructions under a lock. */
 uint64_t nb_job_announce(struct nb_job *job, const struct nb_job_call *call);
 
 /* ---- for the engine thread --------------------------------------------------------------------------- */
@@ -159,16 +163,17 @@ struct nb_decision {
     struct nb_identity_decision identity;
 };
 
-/* A reduction begins. Where the weights show that its slot is several buffers' (NB_ID_SHARED) the slot is still named, and what
- * it holds is nobody's. number: of its announcement; 0 with announced = 0: it has none yet; 0 with announced =
- * 1: which one is not known, so that it gets no slot. `geometry` as for nb_identity_reduce. */
+/* A reduction begins. Where the weights show that its tracked buffer is several buffers' (NB_ID_SHARED) the
+ * tracked buffer is still named, and what it holds is nobody's. number: of its announcement; 0 with announced
+ * = 0: it has none yet; 0 with announced = 1: which one is not known, so that it gets no tracked buffer.
+ * `geometry` as for nb_identity_reduce. */
 struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announced,
                                  const struct nb_job_call *call, ncclRedOp_t op,
                                  const struct nb_evidence *evidence, uint64_t geometry);
 
-/* The own block of an all-gather was sent. unit, changed: as for nb_identity_gather. */
+/* The own block of an all-gather was sent. weight block, changed: as for nb_identity_gather. */
 void nb_job_gather(struct nb_job *job, uint64_t number, int announced, const struct nb_job_call *call,
-                   const struct nb_evidence *evidence, int64_t unit, int changed);
+                   const struct nb_evidence *evidence, int64_t weight_block, int changed);
 
 /* The sum of a reduce-scatter was delivered, or weights were gathered: see nb_classify_sum, nb_classify_shard
  * and nb_classify_weights. */

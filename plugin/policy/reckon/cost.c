@@ -4,8 +4,8 @@
  * schedule and by a node's place. nibble-model (tools/model) walks NCCL's calls over these costs, and
  * policy/reckon/reckon.c decides by them what is coded, so that both say the same of the same link and codec.
  *
- * Everything is in bytes and seconds. "Bytes" of a codec's speed are those of values, before coding. Pure functions of
- * their arguments; any thread.
+ * Everything is in bytes and seconds. "Bytes" of a codec's speed are those of values, before coding. Pure
+ * functions of their arguments; any thread.
  *
  * What all-reduces wait for that are too short for their calls to fill one another's waits.
  */
@@ -20,12 +20,12 @@
 
 /* What all functions here are asked about. */
 struct costs {
-    const struct nb_cost_figures *f;
+    const struct nb_cost_machine *f;
     const struct nb_cost_op *op;
     int n, columns, rows; /* of the grid; 0 columns: every node sends to every other */
 };
 
-static struct costs costs_of(const struct nb_cost_figures *figures, const struct nb_cost_op *op, int columns)
+static struct costs costs_of(const struct nb_cost_machine *figures, const struct nb_cost_op *op, int columns)
 {
     return (struct costs){figures, op, op->nodes, columns, columns ? op->nodes / columns : 1};
 }
@@ -37,7 +37,7 @@ static double work(double bytes, double speed)
 }
 
 /* Processor times of values: to make a message of them, to add one to a sum, to store one. */
-double nb_cost_encode(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
+double nb_cost_encode(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes)
 {
     const struct nb_cost_speed *s = &figures->speed;
 
@@ -48,13 +48,13 @@ double nb_cost_encode(const struct nb_cost_figures *figures, const struct nb_cos
     return work(bytes, op->feedback ? s->encode_feedback : s->encode);
 }
 
-double nb_cost_add(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
+double nb_cost_add(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes)
 {
     /* A raw sum reads two operands and writes one, into FP32. */
     return op->coded ? work(bytes, figures->speed.decode_add) : 2 * work(bytes, figures->copy);
 }
 
-double nb_cost_decode(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
+double nb_cost_decode(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes)
 {
     const struct nb_cost_speed *s = &figures->speed;
 
@@ -66,7 +66,7 @@ double nb_cost_decode(const struct nb_cost_figures *figures, const struct nb_cos
 }
 
 /* To code a sum again that was coded before; feedback is for a node's own values. */
-double nb_cost_recode(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
+double nb_cost_recode(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes)
 {
     return work(bytes, op->coded ? figures->speed.encode : figures->copy);
 }
@@ -79,8 +79,8 @@ static double messages(const struct nb_cost_op *op, double bytes)
 
     if (op->schedule == NB_COST_DIRECT || op->func == NB_FUNC_ALL_REDUCE)
         return rounds;
-    /* What goes through other nodes is cut into pieces of whole quanta that are not too short: so there are fewer of
-     * them than ways. */
+    /* What goes through other nodes is cut into pieces of whole quanta that are not too short: so there are
+     * fewer of them than ways. */
     each = nb_max_double(bytes / rounds, least / ceil(least / op->unit));
     return bytes / (ceil(each / NB_COST_QUANTUM) * NB_COST_QUANTUM);
 }
@@ -270,7 +270,7 @@ static struct nb_cost_part part_costs(const struct costs *w, double len)
     return p;
 }
 
-struct nb_cost_part nb_cost_part(const struct nb_cost_figures *figures, const struct nb_cost_op *op,
+struct nb_cost_part nb_cost_part(const struct nb_cost_machine *figures, const struct nb_cost_op *op,
                                  int columns, double len)
 {
     const struct costs w = costs_of(figures, op, columns);
@@ -315,7 +315,7 @@ double nb_cost_usual_ratio(enum nb_func func, double value)
     return wide ? 0.134 : 0.268;
 }
 
-double nb_cost_copy(const struct nb_cost_figures *figures, double bytes)
+double nb_cost_copy(const struct nb_cost_machine *figures, double bytes)
 {
     return work(bytes, figures->copy);
 }
@@ -331,7 +331,7 @@ static double shares_of(const struct nb_cost_op *op, int columns, double column)
     return nb_max_double(1, nb_min_double(rows, floor(column / SHARE_LEAST)));
 }
 
-double nb_cost_turns(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns, double call,
+double nb_cost_turns(const struct nb_cost_machine *f, const struct nb_cost_op *op, int columns, double call,
                      double calls)
 {
     const double column = columns ? call / columns : call, shares = shares_of(op, columns, column);
@@ -346,10 +346,10 @@ double nb_cost_turns(const struct nb_cost_figures *f, const struct nb_cost_op *o
             (2 * f->message + nb_cost_add(f, op, unit) + nb_cost_recode(f, op, unit)) / speed);
 }
 
-/* Processor and link work side by side on messages that a node sends and gets, `bytes` of values each, of a ratio: from the
- * first that is sent to the last that is read. `parts`: of so many the first goes on while the others come, so that the next
- * stage's messages fill the link behind them. */
-static double stage(const struct nb_cost_figures *f, const struct nb_cost_op *op, double parts, double sent,
+/* Processor and link work side by side on messages that a node sends and gets, `bytes` of values each, of a
+ * ratio: from the first that is sent to the last that is read. `parts`: of so many the first goes on while
+ * the others come, so that the next stage's messages fill the link behind them. */
+static double stage(const struct nb_cost_machine *f, const struct nb_cost_op *op, double parts, double sent,
                     double got, double ratio, double bytes)
 {
     const double m = f->message / nb_min_double(1, f->cores);
@@ -359,7 +359,7 @@ static double stage(const struct nb_cost_figures *f, const struct nb_cost_op *op
     return nb_max_double(link + ends, (sent + got) * m);
 }
 
-double nb_cost_alone(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns, double call)
+double nb_cost_alone(const struct nb_cost_machine *f, const struct nb_cost_op *op, int columns, double call)
 {
     const double k = columns ? columns : op->nodes, h = columns ? op->nodes / columns : 1, column = call / k;
     const double shares = shares_of(op, columns, column);

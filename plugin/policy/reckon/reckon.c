@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether coding pays: a reckoning of what a sum takes coded and raw, on links of this rate with codecs of this speed.
- * Where NIBBLE_RS and NIBBLE_AR are auto, sums are coded from the size on from which it promises a gain, and stay raw
- * below.
+ * Whether coding pays: a reckoning of what a sum takes coded and raw, on links of this rate with codecs of
+ * this speed. Where NIBBLE_RS and NIBBLE_AR are auto, sums are coded from the size on from which it promises
+ * a gain, and stay raw below.
  *
- * Results may not change from run to run, so it follows from facts alone that do not: the links' nominal rate, nodes
- * and schedule, bytes, the codec variant with the speed that is tabled for it, the number of codec threads. Nodes tell
- * each other theirs when they vote (coll/connect/vote.c), and the slowest counts. Nothing here is measured where it runs.
+ * Results may not change from run to run, so it follows from facts alone that do not: the links' nominal
+ * rate, nodes and schedule, bytes, the codec variant with the speed that is tabled for it, the number of
+ * codec threads. Nodes tell each other theirs when they vote (coll/connect/vote.c), and the slowest counts.
+ * Nothing here is measured where it runs.
  *
- * A closed formula makes a time of the costs in policy/reckon/cost.c. It has to tell which of two ways is the shorter, and is
- * within a third of the times that nibble-scale finds with the engine itself (tests/scale/test-scale.sh). nibble-model
- * and the doctor predict by the same formula. Pure functions; any thread.
+ * A closed formula makes a time of the costs in policy/reckon/cost.c. It has to tell which of two ways is the
+ * shorter, and is within a third of the times that nibble-scale finds with the engine itself
+ * (tests/scale/test-scale.sh). nibble-model and the doctor predict by the same formula. Pure functions; any
+ * thread.
  */
 #include "policy/reckon/reckon.h"
 
@@ -31,9 +33,9 @@
 #define WORKERS_MOST 6u /* that an engine's thread feeds (device/host/cores.c) */
 
 /*
- * Speeds of one thread, GB/s of values: of BF16 (FP16 is as fast), of FP32. Measured with nibble-perf codec on single cores
- * (docs/performance.md, "Speeds that are tabled"). A processor may be faster or slower; that all nodes and all runs count
- * alike matters more. Whoever changes them raises NB_RULES_VERSION.
+ * Speeds of one thread, GB/s of values: of BF16 (FP16 is as fast), of FP32. Measured with nibble-perf codec
+ * on single cores (docs/performance.md, "Speeds that are tabled"). A processor may be faster or slower; that
+ * all nodes and all runs count alike matters more. Whoever changes them raises NB_RULES_VERSION.
  */
 static const struct nb_cost_speed tabled[][2] = {
     [NB_RECKON_PORTABLE] = {{0.48, 0.29, 1.51, 1.36, 0.27, 0.46}, {0.92, 0.61, 3.56, 3.23, 0.28, 0.95}},
@@ -43,9 +45,9 @@ static const struct nb_cost_speed tabled[][2] = {
 #define COPY 16e9    /* bytes a second that memory is copied at, what is not in the cache */
 #define HOP 20e-6    /* seconds */
 #define MESSAGE 2e-6 /* processor time of one at one end */
-/* As measured (docs/performance.md, "Codec threads"): handing work over costs a sixth more, but the engine's thread keeps
- * a quarter to a third of it, so that a codec thread allows a little more than one; and beyond three the engine is the
- * limit. */
+/* As measured (docs/performance.md, "Codec threads"): handing work over costs a sixth more, but the engine's
+ * thread keeps a quarter to a third of it, so that a codec thread allows a little more than one; and beyond
+ * three the engine is the limit. */
 #define THREAD_ALLOWS 1.15
 #define ENGINE_ALLOWS 2.9
 
@@ -86,10 +88,10 @@ void nb_reckon_slowest(struct nb_reckon_facts *all, const struct nb_reckon_facts
 
 /* ---- times ------------------------------------------------------------------------------------------- */
 
-struct nb_cost_figures nb_reckon_figures(const struct nb_reckon_facts *facts, double value)
+struct nb_cost_machine nb_reckon_machine(const struct nb_reckon_facts *facts, double value)
 {
     const struct nb_cost_speed *s = &tabled[is_tabled(facts->codec) ? facts->codec : 0][value > 2];
-    return (struct nb_cost_figures){
+    return (struct nb_cost_machine){
         .link = 1e6 / 8 * facts->mbps,
         .latency = HOP,
         .queue = MIB,
@@ -119,9 +121,9 @@ static double link_bytes(const struct nb_cost_op *op, int columns, const struct 
     return nb_max_double(owner / owners, average);
 }
 
-/* Owners whose links work at the same time. A gather's are the blocks that NCCL's window touches; nibble-scale finds a
- * tenth more. In a reduce-scatter nodes run ahead of the block that is summed by what they can stage, so that of
- * large blocks little more than one is under way. */
+/* Owners whose links work at the same time. A gather's are the blocks that NCCL's window touches;
+ * nibble-scale finds a tenth more. In a reduce-scatter nodes run ahead of the block that is summed by what
+ * they can stage, so that of large blocks little more than one is under way. */
 static double owners_of(const struct nb_cost_op *op, double flight, double block)
 {
     if (op->func == NB_FUNC_ALL_GATHER)
@@ -133,12 +135,12 @@ static double owners_of(const struct nb_cost_op *op, double flight, double block
 }
 
 /* What bounds an operation of many calls. */
-static double bound(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns)
+static double bound(const struct nb_cost_machine *f, const struct nb_cost_op *op, int columns)
 {
     const bool through =
         (columns || (op->schedule == NB_COST_TWO_HOP && op->nodes > 2)) && op->func != NB_FUNC_ALL_REDUCE;
     const double block = op->func == NB_FUNC_ALL_REDUCE ? op->bytes : op->bytes / op->nodes;
-    const double group = op->channels < NB_COST_GROUP ? op->channels : NB_COST_GROUP;
+    const double group = op->channels < NB_COST_CALL_CHANNELS ? op->channels : NB_COST_CALL_CHANNELS;
     const double part = nb_min_double(op->chunk * group, block), parts = op->bytes / part;
     const double flight = NB_COST_STEPS * op->chunk * op->channels, speed = nb_min_double(1, f->cores);
     const double owners = owners_of(op, flight, block);
@@ -163,9 +165,10 @@ static double bound(const struct nb_cost_figures *f, const struct nb_cost_op *op
                                                            nb_min_double(op->nodes, 1 + flight / block)));
 }
 
-/* Far nodes: NCCL keeps eight calls of a group of channels in flight, and a node posts the next when they have made their
- * hops. In a reduce-scatter or gather a block's calls wait together, since its owner posts them all at once. */
-static double waits(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns)
+/* Far nodes: NCCL keeps eight calls of a group of channels in flight, and a node posts the next when they
+ * have made their hops. In a reduce-scatter or gather a block's calls wait together, since its owner posts
+ * them all at once. */
+static double waits(const struct nb_cost_machine *f, const struct nb_cost_op *op, int columns)
 {
     const double turns = ceil(op->bytes / (NB_COST_STEPS * op->chunk * op->channels));
     const int hops = nb_cost_part(f, op, columns, op->chunk).hops;
@@ -175,9 +178,9 @@ static double waits(const struct nb_cost_figures *f, const struct nb_cost_op *op
                              : nb_min_double(turns, op->nodes) * (hops > 2 ? 2 : hops));
 }
 
-static double not_far(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns)
+static double not_far(const struct nb_cost_machine *f, const struct nb_cost_op *op, int columns)
 {
-    const double group = op->channels < NB_COST_GROUP ? op->channels : NB_COST_GROUP;
+    const double group = op->channels < NB_COST_CALL_CHANNELS ? op->channels : NB_COST_CALL_CHANNELS;
     const double call = op->chunk * group, calls = ceil(op->bytes / call);
     struct nb_cost_op first = *op;
 
@@ -192,13 +195,13 @@ static double not_far(const struct nb_cost_figures *f, const struct nb_cost_op *
                              (nb_cost_alone(f, &first, columns, call) - bound(f, &first, columns)) / calls);
 }
 
-double nb_reckon_seconds(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns)
+double nb_reckon_seconds(const struct nb_cost_machine *f, const struct nb_cost_op *op, int columns)
 {
     return nb_max_double(not_far(f, op, columns), waits(f, op, columns));
 }
 
 /* The schedule of an operation of so many bytes: coded, or raw because all nodes reckon so. */
-static enum nb_cost_schedule schedule_of(const struct nb_reckon_group *g, const struct nb_cost_op *op)
+static enum nb_cost_schedule schedule_of(const struct nb_reckon_nodes *g, const struct nb_cost_op *op)
 {
     const double flight = NB_COST_STEPS * op->chunk * op->channels;
     const enum nb_cost_second second = !op->coded       ? NB_COST_SECOND_RAW
@@ -223,7 +226,7 @@ static enum nb_cost_schedule schedule_of(const struct nb_reckon_group *g, const 
                                                                                 : NB_COST_DIRECT;
 }
 
-double nb_reckon_gain(const struct nb_cost_figures *f, const struct nb_reckon_group *g, enum nb_func func,
+double nb_reckon_gain(const struct nb_cost_machine *f, const struct nb_reckon_nodes *g, enum nb_func func,
                       double value, double bytes)
 {
     struct nb_cost_op op = nb_cost_op_make(func, g->nodes, bytes, value, nb_cost_usual_ratio(func, value));
@@ -246,7 +249,7 @@ double nb_reckon_gain(const struct nb_cost_figures *f, const struct nb_reckon_gr
 /* ---- decisions --------------------------------------------------------------------------------------- */
 
 /* The smallest size from which on all pay. */
-static uint64_t pays_from(const struct nb_cost_figures *f, const struct nb_reckon_group *g, enum nb_func func,
+static uint64_t pays_from(const struct nb_cost_machine *f, const struct nb_reckon_nodes *g, enum nb_func func,
                           double value)
 {
     uint64_t from = NB_RECKON_NEVER;
@@ -260,21 +263,21 @@ static uint64_t pays_from(const struct nb_cost_figures *f, const struct nb_recko
 }
 
 /* Codec threads with which some sizes would pay. */
-static unsigned workers_needed(const struct nb_reckon_facts *facts, const struct nb_reckon_group *g,
+static unsigned workers_needed(const struct nb_reckon_facts *facts, const struct nb_reckon_nodes *g,
                                enum nb_func func, double value)
 {
     struct nb_reckon_facts more = *facts;
 
     while (more.workers < WORKERS_MOST) {
         more.workers++;
-        const struct nb_cost_figures f = nb_reckon_figures(&more, value);
+        const struct nb_cost_machine f = nb_reckon_machine(&more, value);
         if (pays_from(&f, g, func, value) != NB_RECKON_NEVER)
             return more.workers;
     }
     return 0;
 }
 
-void nb_reckon(const struct nb_reckon_facts *facts, const struct nb_reckon_group *g, struct nb_reckoning *out)
+void nb_reckon(const struct nb_reckon_facts *facts, const struct nb_reckon_nodes *g, struct nb_reckoning *out)
 {
     *out = (struct nb_reckoning){
         .facts = *facts, .group = *g, .known = facts->mbps > 0 && is_tabled(facts->codec) && g->nodes >= 2};
@@ -282,7 +285,7 @@ void nb_reckon(const struct nb_reckon_facts *facts, const struct nb_reckon_group
         for (int wide = 0; wide < 2; wide++) {
             const enum nb_func func = (enum nb_func)i;
             const double value = wide ? 4 : 2;
-            const struct nb_cost_figures f = nb_reckon_figures(facts, value);
+            const struct nb_cost_machine f = nb_reckon_machine(facts, value);
             struct nb_reckoned *r = &out->of[func][wide];
 
             r->from = pays_from(&f, g, func, value);
@@ -371,7 +374,7 @@ static bool slow_link(const struct nb_reckoning *r, const struct nb_reckon_seen 
 
 double nb_reckon_seen_gain(const struct nb_reckoning *r, enum nb_func func, const struct nb_reckon_seen *seen)
 {
-    struct nb_cost_figures f = nb_reckon_figures(&r->facts, 2);
+    struct nb_cost_machine f = nb_reckon_machine(&r->facts, 2);
     struct nb_cost_speed *s = &f.speed;
 
     if (seen->codec > 0) {

@@ -10,10 +10,11 @@
  * and of both only signs count: of a value; and of the difference of bit patterns, whose order is that of the
  * values for every float type, so that the weights' type need not be known.
  *
- * - A block that is like one seen before is that *unit*'s next version, with a change of its own.
- * - Sums wait until the first unit changes afterwards, and are compared with each unit's first change. Which sum belongs to which unit is not assumed: every
+ * - A block that is like one seen before is that *weight block*'s next version, with a change of its own.
+ * - Sums wait until the first weight block changes afterwards, and are compared with each weight block's
+ * first change. Which sum belongs to which weight block is not assumed: every
  *   sum carries up to two *keys* that say which buffer it is thought to be (its place among the sums of the
- *   step; the slot of policy/identity/identity.h), and every pair of key and unit is a hypothesis of its own, with
+ *   step; the tracked buffer of policy/identity/identity.h), and every pair of key and weight block is a hypothesis of its own, with
  *   running sums of
  *
  *       z = centred sign agreement of -G and dW in the changed positions, in standard deviations, and of
@@ -21,10 +22,12 @@
  *
  *   since what persists from step to step (parameters, residual streams, a momentum's direction) agrees with
  *   both changes alike. Only the sum's own consequence makes D large.
- * - A key is proved when both are beyond NB_CAUSAL_Z and NB_CAUSAL_D for one unit; it is doubted again when
+ * - A key is proved when both are beyond NB_CAUSAL_Z and NB_CAUSAL_D for one weight block; it is doubted
+ * again when
  *   they fall far below, or when many sums came and nothing renewed the proof.
  *
- * For one thread. Memory is made when sums, units and keys are first met; without memory they are not looked at.
+ * For one thread. Memory is made when sums, weight blocks and keys are first met; without memory they are not
+ * looked at.
  */
 #include "policy/recognise/internal.h"
 
@@ -40,26 +43,26 @@
 #define STEPS_LEAST 3u     /* meetings before a proof */
 #define KEEP_Z 4.0f        /* a proof stands until its sums fall below */
 #define KEEP_D 3.0f
-#define FEW_LEAST 16u     /* positions of several meetings that count as one where each has few */
-#define RECENT 0.25f      /* weight of a meeting in the mean of the last few, */
-#define LATELY 0.03125f   /* and in that of the last 32 */
-#define STRONG 2.5f       /* where z has been that large of late, */
-#define LOST 0.25f        /* the last few may not be below this part of it */
-#define LATELY_MET 32u    /* and after so many meetings the mean of the last 32 not below 0 */
-#define RENEW_WITHIN 256u /* sums of the key */
-#define NEAR 64           /* steps of the bit pattern: half a binade of BF16 */
-#define NEAR_SHARE 0.9f   /* of the positions of one block and the next version of it */
-#define NEAR_LEAST 0.6f   /* or so many, */
-#define NEAR_MARGIN 0.2f  /* and so many more than of any other */
-#define LOOK_FIRST 64u    /* positions by which units are told apart quickly */
-#define UNIT_LIFE 4096u   /* events of the field */
-#define CLEAR_Z 5.0f      /* one meeting that needs no others */
+#define FEW_LEAST 16u           /* positions of several meetings that count as one where each has few */
+#define RECENT 0.25f            /* weight of a meeting in the mean of the last few, */
+#define LATELY 0.03125f         /* and in that of the last 32 */
+#define STRONG 2.5f             /* where z has been that large of late, */
+#define LOST 0.25f              /* the last few may not be below this part of it */
+#define LATELY_MET 32u          /* and after so many meetings the mean of the last 32 not below 0 */
+#define RENEW_WITHIN 256u       /* sums of the key */
+#define NEAR 64                 /* steps of the bit pattern: half a binade of BF16 */
+#define NEAR_SHARE 0.9f         /* of the positions of one block and the next version of it */
+#define NEAR_LEAST 0.6f         /* or so many, */
+#define NEAR_MARGIN 0.2f        /* and so many more than of any other */
+#define LOOK_FIRST 64u          /* positions by which weight blocks are told apart quickly */
+#define WEIGHT_BLOCK_LIFE 4096u /* events of the field */
+#define CLEAR_Z 5.0f            /* one meeting that needs no others */
 #define CLEAR_MARGIN 3.0f
 #define CLEAR_D 3.0f
-#define OWNER_AFTER 4u    /* clear meetings with one unit in a row, and the buffer is its */
-#define STRAY_RATE 0.125f /* weight of a clear meeting in the share of those with another unit */
+#define OWNER_AFTER 4u    /* clear meetings with one weight block in a row, and the buffer is its */
+#define STRAY_RATE 0.125f /* weight of a clear meeting in the share of those with another weight block */
 #define STRAY_MOST 0.1f   /* so that one such meeting is in doubt for two more, and every tenth for ever */
-#define CERTAIN_AFTER 8u  /* clear meetings with one unit in a row, and a prediction is certain, */
+#define CERTAIN_AFTER 8u  /* clear meetings with one weight block in a row, and a prediction is certain, */
 #define FAINT_Z 1.25f /* (one that hardly agrees with the change begins the row anew, unless it turned it) */
 #define CERTAIN_FOR 16u /* unless so many sums that it was made for have moved nothing clearly since */
 #define MIXED_Z 8.0f    /* a sum that agrees with a change so well moved it, */
@@ -69,7 +72,7 @@
 #define EXPLAINED_FROM 128u
 #define EXPLAINED_RATE (1.0f / 256.0f)
 
-struct unit {
+struct weight_block {
     int32_t *value;            /* [positions] ordered bit patterns of the last version */
     struct nb_signs change[2]; /* the last change, and the one before */
     unsigned changes;
@@ -77,7 +80,8 @@ struct unit {
     uint64_t met; /* step whose sums its change was compared with last */
 };
 
-/* Running sums of a key and a unit; z and d over the root of the weight are in standard deviations. */
+/* Running sums of a key and a weight block; z and d over the root of the weight are in standard
+ * deviations. */
 struct pair {
     float z, d, weight;
     float recent, lately; /* z of the last few meetings, and of the last 32 */
@@ -85,11 +89,11 @@ struct pair {
     struct nb_agreement few, few_d; /* with changes of few positions, not counted yet */
 };
 
-/* Whose the sums of a name are, by those of them that moved a unit clearly. */
+/* Whose the sums of a name are, by those of them that moved a weight block clearly. */
 struct belonging {
-    int owner;         /* unit that they moved, -1: none yet */
+    int owner;         /* weight block that they moved, -1: none yet */
     float stray;       /* share of them, of late, that moved another */
-    int moved;         /* unit that the last of them moved, */
+    int moved;         /* weight block that the last of them moved, */
     unsigned in_a_row; /* and so many before it */
 };
 
@@ -106,12 +110,12 @@ struct key {
     uint64_t used;
     uint32_t unproved; /* sums since the proof was last renewed */
     int proved;
-    int best; /* unit, -1: none */
+    int best; /* weight block, -1: none */
     struct belonging of;
     float mixed; /* share of its steps, of late, in which some of its sums moved weights and others nothing */
     unsigned sums;     /* of the step that is judged: how many are its, */
     float most, least; /* the best and the worst agreement of one of them with any change */
-    struct pair *pair; /* [NB_CAUSAL_UNITS] */
+    struct pair *pair; /* [NB_CAUSAL_WEIGHT_BLOCKS] */
 };
 
 struct sum {
@@ -119,14 +123,14 @@ struct sum {
     struct guess *guess; /* NULL: none, or */
     uint64_t named;      /* when it is not called so any more */
     int explained;
-    float most; /* z with the unit that it agrees best with */
+    float most; /* z with the weight block that it agrees best with */
     struct nb_signs signs;
 };
 
 struct nb_causal {
     unsigned positions;
-    struct unit unit[NB_CAUSAL_UNITS];
-    unsigned units, hint;
+    struct weight_block weight_block[NB_CAUSAL_WEIGHT_BLOCKS];
+    unsigned weight_blocks, hint;
     struct key key[NB_CAUSAL_BUFFERS];
     struct guess guess[NB_CAUSAL_BUFFERS];
     struct nb_slab sum[2]; /* of struct sum: those of the last step, whose consequences come; and since */
@@ -161,8 +165,8 @@ void nb_causal_destroy(struct nb_causal *f)
 {
     if (!f)
         return;
-    for (unsigned u = 0; u < f->units; u++)
-        free(f->unit[u].value);
+    for (unsigned u = 0; u < f->weight_blocks; u++)
+        free(f->weight_block[u].value);
     for (unsigned k = 0; k < NB_CAUSAL_BUFFERS; k++)
         free(f->key[k].pair);
     nb_slab_free(&f->sum[0]);
@@ -193,7 +197,7 @@ static void clear_key(struct key *k)
     k->proved = 0;
     k->unproved = 0;
     k->best = -1;
-    memset(k->pair, 0, NB_CAUSAL_UNITS * sizeof(*k->pair));
+    memset(k->pair, 0, NB_CAUSAL_WEIGHT_BLOCKS * sizeof(*k->pair));
 }
 
 /* Its number, made when it is new: the longest unused makes room, unless a sum of the last two steps has it.
@@ -218,7 +222,7 @@ static int key_of(struct nb_causal *f, uint64_t name)
                 if (sum_at(f, s, i)->key[j] == (int)(victim - f->key))
                     return -1;
     if (!victim->pair)
-        victim->pair = malloc(NB_CAUSAL_UNITS * sizeof(*victim->pair));
+        victim->pair = malloc(NB_CAUSAL_WEIGHT_BLOCKS * sizeof(*victim->pair));
     if (!victim->pair)
         return -1;
     clear_key(victim);
@@ -255,7 +259,8 @@ static struct guess *guess_of(const struct sum *s)
     return s->guess && s->guess->name == s->named ? s->guess : NULL;
 }
 
-/* ---- units ------------------------------------------------------------------------------------------- */
+/* ---- weight blocks
+ * ------------------------------------------------------------------------------------------- */
 
 /* Bit patterns of sign and magnitude as integers, in the order of the values. */
 static int32_t ordered(size_t width, uint32_t raw)
@@ -267,7 +272,7 @@ static int32_t ordered(size_t width, uint32_t raw)
 
 /* Share of the first n positions in which two versions are near. Patterns of 4 bytes are compared by their
  * upper halves, which are those of BF16. */
-static float nearness(const int32_t *a, const int32_t *b, size_t width, unsigned n)
+static float similarity(const int32_t *a, const int32_t *b, size_t width, unsigned n)
 {
     const uint32_t near = width == 4 ? (uint32_t)NEAR << 16 : width == 2 ? NEAR : NEAR / 8;
     unsigned count = 0;
@@ -279,61 +284,63 @@ static float nearness(const int32_t *a, const int32_t *b, size_t width, unsigned
     return (float)count / (float)n;
 }
 
-/* Whoever the unit's sums were thought to be: nobody, now that its number is another block's. */
-static void disown(struct belonging *of, int unit)
+/* Whoever the weight block's sums were thought to be: nobody, now that its number is another block's. */
+static void disown(struct belonging *of, int weight_block)
 {
-    if (of->owner == unit || of->moved == unit)
+    if (of->owner == weight_block || of->moved == weight_block)
         *of = nobody;
 }
 
 /* The block has gone; its number is free for another one. */
-static void forget_unit(struct nb_causal *f, unsigned unit)
+static void forget_weight_block(struct nb_causal *f, unsigned weight_block)
 {
     for (struct key *k = f->key; k < f->key + NB_CAUSAL_BUFFERS; k++) {
         if (!k->name)
             continue;
-        k->pair[unit] = (struct pair){0};
-        if (k->best == (int)unit)
+        k->pair[weight_block] = (struct pair){0};
+        if (k->best == (int)weight_block)
             clear_key(k);
-        disown(&k->of, (int)unit);
+        disown(&k->of, (int)weight_block);
     }
     for (struct guess *g = f->guess; g < f->guess + NB_CAUSAL_BUFFERS; g++)
-        disown(&g->of, (int)unit);
-    f->unit[unit] = (struct unit){.value = f->unit[unit].value};
+        disown(&g->of, (int)weight_block);
+    f->weight_block[weight_block] = (struct weight_block){.value = f->weight_block[weight_block].value};
 }
 
-/* A place for a new unit: the longest unused makes room when it has missed its turn for long. -1: none. */
+/* A place for a new weight block: the longest unused makes room when it has missed its turn for long. -1:
+ * none. */
 static int new_unit(struct nb_causal *f)
 {
     unsigned oldest = 0;
 
-    if (f->units < NB_CAUSAL_UNITS) {
-        f->unit[f->units].value = malloc(f->positions * sizeof(int32_t));
-        return f->unit[f->units].value ? (int)f->units++ : -1;
+    if (f->weight_blocks < NB_CAUSAL_WEIGHT_BLOCKS) {
+        f->weight_block[f->weight_blocks].value = malloc(f->positions * sizeof(int32_t));
+        return f->weight_block[f->weight_blocks].value ? (int)f->weight_blocks++ : -1;
     }
-    for (unsigned u = 1; u < f->units; u++)
-        if (f->unit[u].used < f->unit[oldest].used)
+    for (unsigned u = 1; u < f->weight_blocks; u++)
+        if (f->weight_block[u].used < f->weight_block[oldest].used)
             oldest = u;
-    if (f->now - f->unit[oldest].used < UNIT_LIFE)
+    if (f->now - f->weight_block[oldest].used < WEIGHT_BLOCK_LIFE)
         return -1;
-    forget_unit(f, oldest);
+    forget_weight_block(f, oldest);
     return (int)oldest;
 }
 
-/* The unit whose next version this is, a new one, or -1. Blocks come in turn, so the one behind the last found
- * is tried first. Blocks that have nothing in common are near in about a fifth of the positions; of one that is
- * trained hard small weights move far in a step, and then it has to be nearer than any other unit. */
+/* The weight block whose next version this is, a new one, or -1. Blocks come in turn, so the one behind the
+ * last found is tried first. Blocks that have nothing in common are near in about a fifth of the positions;
+ * of one that is trained hard small weights move far in a step, and then it has to be nearer than any other
+ * weight block. */
 static int unit_of(struct nb_causal *f, size_t width, const int32_t *value)
 {
     const unsigned first = f->positions < LOOK_FIRST ? f->positions : LOOK_FIRST;
     float most = 0.0f, second = 0.0f;
     int best = -1;
 
-    for (unsigned i = 0; i < f->units && most < 1.0f; i++) {
-        unsigned u = (f->hint + i) % f->units;
-        float near = nearness(f->unit[u].value, value, width, first);
+    for (unsigned i = 0; i < f->weight_blocks && most < 1.0f; i++) {
+        unsigned u = (f->hint + i) % f->weight_blocks;
+        float near = similarity(f->weight_block[u].value, value, width, first);
         if (near >= NEAR_LEAST - 0.2f)
-            near = nearness(f->unit[u].value, value, width, f->positions);
+            near = similarity(f->weight_block[u].value, value, width, f->positions);
         if (near > most) {
             second = most;
             most = near;
@@ -348,23 +355,23 @@ static int unit_of(struct nb_causal *f, size_t width, const int32_t *value)
     }
     best = new_unit(f);
     if (best >= 0) {
-        memcpy(f->unit[best].value, value, f->positions * sizeof(*value));
+        memcpy(f->weight_block[best].value, value, f->positions * sizeof(*value));
         f->hint = (unsigned)best + 1;
     }
     return best;
 }
 
-/* Where the block differs from the unit's last version, and in which direction: 1 when it does. */
-static int note_change(struct nb_causal *f, struct unit *unit, const int32_t *value)
+/* Where the block differs from the weight block's last version, and in which direction: 1 when it does. */
+static int note_change(struct nb_causal *f, struct weight_block *weight_block, const int32_t *value)
 {
     struct nb_signs change;
 
-    if (!nb_signs_of_change(value, unit->value, f->positions, &change))
+    if (!nb_signs_of_change(value, weight_block->value, f->positions, &change))
         return 0;
-    memcpy(unit->value, value, f->positions * sizeof(*value));
-    unit->change[1] = unit->change[0];
-    unit->change[0] = change;
-    unit->changes++;
+    memcpy(weight_block->value, value, f->positions * sizeof(*value));
+    weight_block->change[1] = weight_block->change[0];
+    weight_block->change[0] = change;
+    weight_block->changes++;
     return 1;
 }
 
@@ -375,8 +382,8 @@ static float in_deviations(float sum, const struct pair *p)
     return p->weight > 0.0f ? sum / sqrtf(p->weight) : 0.0f;
 }
 
-/* Changes of few positions (at a low rate) say nothing one by one: they are added up. 1: now they count, as `z` and
- * `d`. */
+/* Changes of few positions (at a low rate) say nothing one by one: they are added up. 1: now they count, as
+ * `z` and `d`. */
 static int add_few(struct pair *p, struct nb_agreement *z, struct nb_agreement *d)
 {
     nb_agreement_add(&p->few, z);
@@ -389,8 +396,9 @@ static int add_few(struct pair *p, struct nb_agreement *z, struct nb_agreement *
     return 1;
 }
 
-/* Does the pair no longer show what it did? Then the buffer is another one's now: at once where it showed much, else
- * when it has shown nothing for long. An effect that fades as training goes on is none of either. */
+/* Does the pair no longer show what it did? Then the buffer is another one's now: at once where it showed
+ * much, else when it has shown nothing for long. An effect that fades as training goes on is none of
+ * either. */
 static int is_lost(const struct pair *p, float lately)
 {
     return (lately > STRONG && p->recent < LOST * lately) || (p->met >= LATELY_MET && p->lately < 0.0f);
@@ -449,37 +457,39 @@ static void meet(struct key *k, unsigned u, const struct meeting *m)
         k->unproved = 0;
 }
 
-/* A sum of the name has clearly moved the unit. */
-static void note_owner(struct belonging *of, int unit)
+/* A sum of the name has clearly moved the weight block. */
+static void note_owner(struct belonging *of, int weight_block)
 {
-    of->in_a_row = unit == of->moved ? of->in_a_row + 1 : 1;
-    of->moved = unit;
+    of->in_a_row = weight_block == of->moved ? of->in_a_row + 1 : 1;
+    of->moved = weight_block;
     if (of->owner < 0)
-        of->owner = unit;
-    of->stray += STRAY_RATE * ((float)(unit != of->owner) - of->stray);
-    if (unit != of->owner && of->in_a_row == OWNER_AFTER) { /* a slot begins anew, with another buffer */
-        of->owner = unit;
+        of->owner = weight_block;
+    of->stray += STRAY_RATE * ((float)(weight_block != of->owner) - of->stray);
+    if (weight_block != of->owner &&
+        of->in_a_row == OWNER_AFTER) { /* a tracked buffer begins anew, with another buffer */
+        of->owner = weight_block;
         of->stray = 2.0f * STRAY_RATE;
     }
 }
 
-/* The sum has clearly moved the unit. */
-static void note_moved(struct nb_causal *f, struct sum *s, int unit)
+/* The sum has clearly moved the weight block. */
+static void note_moved(struct nb_causal *f, struct sum *s, int weight_block)
 {
     struct guess *g = guess_of(s);
 
     s->explained = 1;
     for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
         if (s->key[j] >= 0)
-            note_owner(&f->key[s->key[j]].of, unit);
+            note_owner(&f->key[s->key[j]].of, weight_block);
     if (g) {
-        note_owner(&g->of, unit);
+        note_owner(&g->of, weight_block);
         g->silent = 0;
     }
 }
 
-/* The unit that sums with this guess moved has changed again, and this one is the sum. With momentum it may go on as before, or
- * even against the sum; but when the sum is its own, it has turned in the sum's direction. */
+/* The weight block that sums with this guess moved has changed again, and this one is the sum. With momentum
+ * it may go on as before, or even against the sum; but when the sum is its own, it has turned in the sum's
+ * direction. */
 static void confirm(struct guess *g, float z, float d)
 {
     if (d > CLEAR_Z && g->of.moved == g->of.owner)
@@ -488,19 +498,19 @@ static void confirm(struct guess *g, float z, float d)
         g->of.in_a_row = 0;
 }
 
-/* A unit has changed: what do the sums of the last step say of it? Only the first time since they came: what changes
- * again after them has another cause. */
+/* A weight block has changed: what do the sums of the last step say of it? Only the first time since they
+ * came: what changes again after them has another cause. */
 static void confront(struct nb_causal *f, unsigned u)
 {
-    struct unit *unit = &f->unit[u];
+    struct weight_block *weight_block = &f->weight_block[u];
     struct nb_change change;
     float best = 0.0f, second = 0.0f, best_d = 0.0f;
     int winner = -1;
 
-    if (unit->changes < 2 || unit->met == f->step)
+    if (weight_block->changes < 2 || weight_block->met == f->step)
         return;
-    unit->met = f->step;
-    nb_change_of(&change, &unit->change[0], &unit->change[1], f->positions, CHANGED_MOST);
+    weight_block->met = f->step;
+    nb_change_of(&change, &weight_block->change[0], &weight_block->change[1], f->positions, CHANGED_MOST);
     for (unsigned i = 0; i < f->sums[0]; i++) {
         struct sum *s = sum_at(f, 0, i);
         const struct meeting m = meeting_of(&s->signs, &change);
@@ -611,8 +621,8 @@ void nb_causal_gather(struct nb_causal *f, size_t width, const uint32_t *raw)
         value[i] = ordered(width, raw[i]);
     u = unit_of(f, width, value);
     if (u >= 0)
-        f->unit[u].used = ++f->now;
-    if (u < 0 || !note_change(f, &f->unit[u], value))
+        f->weight_block[u].used = ++f->now;
+    if (u < 0 || !note_change(f, &f->weight_block[u], value))
         return;
     if (f->sums[1])
         next_step(f);
@@ -650,12 +660,12 @@ int nb_causal_mixed(const struct nb_causal *f, uint64_t key)
     return k && k->mixed > MIXED_MOST;
 }
 
-unsigned nb_causal_units(const struct nb_causal *f)
+unsigned nb_causal_weight_blocks(const struct nb_causal *f)
 {
     unsigned n = 0;
 
-    for (unsigned u = 0; u < f->units; u++)
-        n += f->unit[u].changes >= 2;
+    for (unsigned u = 0; u < f->weight_blocks; u++)
+        n += f->weight_block[u].changes >= 2;
     return n;
 }
 
@@ -665,7 +675,7 @@ struct nb_causal_state nb_causal_state(const struct nb_causal *f, uint64_t key)
     const struct pair *p;
 
     if (!k || k->best < 0)
-        return (struct nb_causal_state){.unit = -1};
+        return (struct nb_causal_state){.weight_block = -1};
     p = &k->pair[k->best];
     return (struct nb_causal_state){k->best, in_deviations(p->z, p), in_deviations(p->d, p), p->met};
 }

@@ -61,13 +61,13 @@ static struct nb_causal *field_of(struct nb_classify *c, const struct nb_class_o
                : NULL;
 }
 
-/* Reductions and gathers of one size, whose weights change: there the weights themselves say what the sums are,
- * and what the others add up to says nothing of these. */
+/* Reductions and gathers of one size, whose weights change: there the weights themselves say what the sums
+ * are, and what the others add up to says nothing of these. */
 static int is_followed(struct nb_classify *c, const struct nb_class_op *op)
 {
     const struct nb_causal *field = field_of(c, op);
 
-    return field && nb_causal_units(field);
+    return field && nb_causal_weight_blocks(field);
 }
 
 /* ---- calls and gathers ----------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ void nb_classify_gather(struct nb_classify *c, const struct nb_class_op *op, con
 {
     struct nb_class_sig *s = nb_class_sig_of(c, op);
     struct nb_class_comm *m = nb_class_comm_of(c, op->comm);
-    struct nb_look look = nb_book_look(&s->book, samples, n);
+    struct nb_book_match look = nb_book_find(&s->book, samples, n);
 
     s->calls++;
     m->gathers = 1;
@@ -204,8 +204,9 @@ static void count_rare_steps(const struct nb_classify *c, struct nb_class_comm *
         m->rare_steps = alive > 1 ? least : most / LONE_PER_STEP;
 }
 
-/* A reduce-scatter that the user vouches for, whose weights are not seen, as small gathers are not: passes by the calls, or
- * what all-reduces of gradients beside it count; where nobody tells of calls, nothing tells steps of something small apart. */
+/* A reduce-scatter that the user vouches for, whose weights are not seen, as small gathers are not: passes by
+ * the calls, or what all-reduces of gradients beside it count; where nobody tells of calls, nothing tells
+ * steps of something small apart. */
 static uint64_t steps_vouched(const struct nb_class_comm *m, const struct nb_class_sig *s,
                               const struct nb_class_op *op)
 {
@@ -233,7 +234,8 @@ static uint64_t steps_of(const struct nb_classify *c, const struct nb_class_comm
     return s->kind == NB_CLASS_GRADIENT ? nb_max64(m->alike_rounds, m->rare_steps) : m->rare_steps;
 }
 
-/* An all-reduce that is a gradient by its caller or its user: a buffer that comes again is in the next step. */
+/* An all-reduce that is a gradient by its caller or its user: a buffer that comes again is in the next
+ * step. */
 static void count_round(struct nb_classify *c, struct nb_class_comm *m, struct nb_class_sig *s,
                         const struct nb_class_op *op)
 {
@@ -261,8 +263,8 @@ static uint64_t guess_of(uint64_t signature, uint64_t predicted)
     return predicted ? nb_mix(signature + 1, predicted) | 1 : 0;
 }
 
-/* The names under which the sum's field knows the buffer of a reduce-scatter: by its place in the step, and by
- * what identity says and predicts. */
+/* The names under which the sum's field knows the buffer of a reduce-scatter: by its place in the step, and
+ * by what identity says and predicts. */
 static void name_keys(const struct nb_class_op *op, struct nb_causal *field, uint64_t key[NB_CAUSAL_NAMES])
 {
     const uint64_t signature = signature_of(op);
@@ -277,11 +279,11 @@ static void name_keys(const struct nb_class_op *op, struct nb_causal *field, uin
 static int place_agrees(const struct nb_causal *field, const uint64_t key[NB_CAUSAL_NAMES])
 {
     return nb_causal_proved(field, key[0]) &&
-           nb_causal_state(field, key[0]).unit == nb_causal_state(field, key[1]).unit;
+           nb_causal_state(field, key[0]).weight_block == nb_causal_state(field, key[1]).weight_block;
 }
 
-/* Do the weights follow the sums of this very buffer? What only looks like a buffer (its squares do, too) is taken for it where
- * its place in the step says the same, or all sums of the field move weights. */
+/* Do the weights follow the sums of this very buffer? What only looks like a buffer (its squares do, too) is
+ * taken for it where its place in the step says the same, or all sums of the field move weights. */
 static int moves(const struct nb_causal *field, const uint64_t key[NB_CAUSAL_NAMES], int found)
 {
     if (found)
@@ -304,7 +306,7 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_
             name_keys(op, field, key);
         if (field && moves(field, key, op->found))
             return NB_WHY_MOVES;
-        if (op->blind || (field && nb_causal_units(field)))
+        if (op->blind || (field && nb_causal_weight_blocks(field)))
             return NB_WHY_YOUNG;
         if (m->scatter_adds_up >= SUM_STEPS)
             return NB_WHY_SUM;
@@ -367,7 +369,7 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
     enum nb_class_reason reason;
     struct nb_class_comm *m;
     struct nb_class_sig *s;
-    struct nb_look look;
+    struct nb_book_match look;
     enum nb_dtype dtype;
 
     if (!is_float_sum(op) || op->func == NB_FUNC_ALL_GATHER)
@@ -377,7 +379,7 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
     kind = s->kind;
     reason = s->reason;
     s->calls++;
-    look = nb_book_look(&s->book, samples, n);
+    look = nb_book_find(&s->book, samples, n);
     if (samples && !nb_policy_dtype(op->type, &dtype))
         nb_content_note(&s->content, dtype, samples, n);
     if (look.varies) {

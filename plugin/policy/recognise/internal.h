@@ -14,7 +14,8 @@
 
 struct nb_causal;
 
-/* ---- samples.c: signs and integers among samples --------------------------------------------------------- */
+/* ---- samples.c: signs and integers among samples
+ * --------------------------------------------------------- */
 
 struct nb_content {
     float values;             /* samples that are not 0 */
@@ -30,7 +31,8 @@ int nb_content_one_sign(const struct nb_content *content);
 /* 1 when all are integers, likewise. */
 int nb_content_integers(const struct nb_content *content);
 
-/* ---- samples.c: samples seen before ---------------------------------------------------------------------- */
+/* ---- samples.c: samples seen before
+ * ---------------------------------------------------------------------- */
 
 #define NB_BOOK_RECENT 8u
 #define NB_BOOK_KEPT 24u
@@ -52,7 +54,7 @@ struct nb_book {
     unsigned recent, hint;
 };
 
-struct nb_look {
+struct nb_book_match {
     struct nb_sample *found; /* the entry that this content continues, NULL: none */
     float likeness;          /* best correlation with any entry; -1: nothing to compare */
     int changed;             /* found, and not the same bits */
@@ -61,11 +63,12 @@ struct nb_look {
 
 /* Look the samples up and note them. n from 2; values must be finite (checked: found is then NULL, likeness
  * -1; likewise where there is no memory for the book). */
-struct nb_look nb_book_look(struct nb_book *book, const float *samples, unsigned n);
+struct nb_book_match nb_book_find(struct nb_book *book, const float *samples, unsigned n);
 /* Forget all, and give the memory back. */
 void nb_book_clear(struct nb_book *book);
 
-/* ---- signs.c: signs of values, and how far two patterns agree -------------------------------------------- */
+/* ---- signs.c: signs of values, and how far two patterns agree
+ * -------------------------------------------- */
 
 #define NB_SIGNS_WORDS (NB_PICKS / 64u)
 
@@ -80,7 +83,8 @@ void nb_signs_of(enum nb_dtype type, const uint32_t *raw, unsigned n, struct nb_
 /* Where n integers are more, and where less, than before: 1 when any is. */
 int nb_signs_of_change(const int32_t *now, const int32_t *before, unsigned n, struct nb_signs *change);
 
-/* A change and the one before, with all that comparing sums with them needs and that does not depend on the sum. */
+/* A change and the one before, with all that comparing sums with them needs and that does not depend on the
+ * sum. */
 struct nb_change {
     unsigned words, most;
     unsigned changed, up; /* positions that count for nb_signs_agree, and how many of them are positive */
@@ -94,8 +98,8 @@ struct nb_change {
 void nb_change_of(struct nb_change *c, const struct nb_signs *change, const struct nb_signs *before,
                   unsigned n, unsigned most);
 
-/* How far two patterns agree in n positions: the products of their signs, less what their means make of them, and
- * how large the square of that is by chance. Both add up over steps. */
+/* How far two patterns agree in n positions: the products of their signs, less what their means make of them,
+ * and how large the square of that is by chance. Both add up over steps. */
 struct nb_agreement {
     unsigned n;
     float product, chance;
@@ -105,25 +109,26 @@ struct nb_agreement {
 /* Where the change has a sign. */
 struct nb_agreement nb_signs_agree(const struct nb_signs *sum, const struct nb_change *change);
 
-/* The agreement of `sum` with the change less the one before, where the sum has a sign: what turned round counts
- * twice, what changed in one of them only counts once, and what changed as before not at all. So a pattern that
- * agrees with both alike, however well, comes to 0 with deviation 1. */
+/* The agreement of `sum` with the change less the one before, where the sum has a sign: what turned round
+ * counts twice, what changed in one of them only counts once, and what changed as before not at all. So a
+ * pattern that agrees with both alike, however well, comes to 0 with deviation 1. */
 struct nb_agreement nb_signs_contrast(const struct nb_signs *sum, const struct nb_change *change);
 
 /* What is independent adds up, each about its own means. */
 void nb_agreement_add(struct nb_agreement *sum, const struct nb_agreement *agreement);
 
-/* In standard deviations: the correlation times the square root of the number. 0 where there are too few positions
- * or nothing varies. */
+/* In standard deviations: the correlation times the square root of the number. 0 where there are too few
+ * positions or nothing varies. */
 float nb_agreement_z(const struct nb_agreement *agreement);
 
-/* ---- causal.c: do the weights follow a sum? -------------------------------------------------------------- */
+/* ---- causal.c: do the weights follow a sum?
+ * -------------------------------------------------------------- */
 
 #define NB_CAUSAL_Z 8.0f /* standard deviations over the running sums */
 #define NB_CAUSAL_D 6.0f
-#define NB_CAUSAL_UNITS 128u   /* of a field */
-#define NB_CAUSAL_BUFFERS 256u /* keys of a field that are remembered */
-#define NB_CAUSAL_SUMS 512u    /* of a step that wait; further ones are not looked at */
+#define NB_CAUSAL_WEIGHT_BLOCKS 128u /* of a field */
+#define NB_CAUSAL_BUFFERS 256u       /* keys of a field that are remembered */
+#define NB_CAUSAL_SUMS 512u          /* of a step that wait; further ones are not looked at */
 
 /* A field that is looked at in `positions` positions (at most NB_PICKS), or NULL. */
 struct nb_causal *nb_causal_create(unsigned positions);
@@ -144,19 +149,19 @@ void nb_causal_gather(struct nb_causal *field, size_t width, const uint32_t *raw
 
 /* Do the sums with this key move weights, as far as is known? */
 int nb_causal_proved(const struct nb_causal *field, uint64_t key);
-/* 1 when sums with this key clearly moved different units of late: it stands for several buffers. */
+/* 1 when sums with this key clearly moved different weight blocks of late: it stands for several buffers. */
 int nb_causal_shared(const struct nb_causal *field, uint64_t key);
-/* 1 when the sums for which this buffer was predicted clearly moved one unit, of late, and no other: the
- * prediction comes true, whatever their content looks like. */
+/* 1 when the sums for which this buffer was predicted clearly moved one weight block, of late, and no other:
+ * the prediction comes true, whatever their content looks like. */
 int nb_causal_certain(const struct nb_causal *field, uint64_t guess);
 /* 1 when several sums of a step had this key, of late, of which some clearly moved weights and others
  * nothing: what is proved of it holds for some of them only. */
 int nb_causal_mixed(const struct nb_causal *field, uint64_t key);
 /* Units that have changed at least twice: without any, nothing can be proved. */
-unsigned nb_causal_units(const struct nb_causal *field);
+unsigned nb_causal_weight_blocks(const struct nb_causal *field);
 /* The strongest hypothesis of a key, for reports and tests: 0 where there is none. */
 struct nb_causal_state {
-    int unit; /* -1: none */
+    int weight_block; /* -1: none */
     float z, d;
     unsigned steps; /* in which sum and change met */
 };
@@ -166,7 +171,8 @@ struct nb_causal_state nb_causal_state(const struct nb_causal *field, uint64_t k
  * better than all other sums of the step did. 0 before there were enough of them to tell. */
 float nb_causal_explained(const struct nb_causal *field);
 
-/* ---- tables.c: fields of the causal test ----------------------------------------------------------------- */
+/* ---- tables.c: fields of the causal test
+ * ----------------------------------------------------------------- */
 
 #define NB_FIELDS 64u
 
@@ -190,7 +196,8 @@ struct nb_causal *nb_field_get(struct nb_fields *fields, uint64_t comm, uint64_t
 struct nb_causal *nb_field_of_bytes(struct nb_fields *fields, uint64_t comm, ncclDataType_t type,
                                     uint64_t bytes, uint64_t *values, size_t *width);
 
-/* ---- tables.c: the state --------------------------------------------------------------------------------- */
+/* ---- tables.c: the state
+ * --------------------------------------------------------------------------------- */
 
 /*
  * What the parts of classification share: classify.c weighs the evidence, tables.c keeps what it is about.
@@ -216,7 +223,8 @@ struct nb_class_comm {
     uint64_t rare_steps;
     uint64_t reductions;
     const struct nb_class_sig *last; /* signature of the last large one */
-    /* rounds of all-reduces that are gradients by caller or user; a buffer that comes again begins the next one */
+    /* rounds of all-reduces that are gradients by caller or user; a buffer that comes again begins the next
+     * one */
     uint64_t round, set, last_set;
     uint64_t alike_rounds; /* that had the buffers of the round before */
     /* volumes since the step began: elements gathered, of them weights, reduced */
@@ -274,7 +282,8 @@ static inline struct nb_class_sig *nb_class_sig_at(const struct nb_classify *c, 
     return nb_slab_at(&c->sigs, at);
 }
 
-/* The operation's signature, its communicator, and a buffer of a signature; made when they are new. Never NULL. */
+/* The operation's signature, its communicator, and a buffer of a signature; made when they are new. Never
+ * NULL. */
 struct nb_class_sig *nb_class_sig_of(struct nb_classify *c, const struct nb_class_op *op);
 struct nb_class_comm *nb_class_comm_of(struct nb_classify *c, uint64_t comm);
 struct nb_class_key *nb_class_key_of(struct nb_classify *c, uint32_t sig, uint64_t send);

@@ -4,8 +4,8 @@
  * operations of a signature, and of some older ones, so that blocks of one size that take turns are found
  * again. Inside of classify.c.
  *
- * Vetoes from the values of what is summed: gradients have both signs and are not integers. Squares, counts and
- * histograms are worth nothing with a value of the wrong sign, or a broken one.
+ * Vetoes from the values of what is summed: gradients have both signs and are not integers. Squares, counts
+ * and histograms are worth nothing with a value of the wrong sign, or a broken one.
  *
  * What is counted fades, so that a change of content shows after some ten calls. Pure; the caller serialises.
  */
@@ -134,9 +134,9 @@ static struct nb_sample *make_room(struct nb_book *book)
     return out;
 }
 
-struct nb_look nb_book_look(struct nb_book *book, const float *samples, unsigned n)
+struct nb_book_match nb_book_find(struct nb_book *book, const float *samples, unsigned n)
 {
-    struct nb_look look = {.likeness = -1.0f};
+    struct nb_book_match look = {.likeness = -1.0f};
     float value[NB_CLASSIFY_SAMPLES];
     uint64_t hash;
     int varies = n >= 2 && samples ? normalise(samples, n, value, &hash) : -1;

@@ -12,7 +12,8 @@
 struct nb_context;
 struct nb_queue;
 
-/* ---- caller.c: who calls a collective -------------------------------------------------------------------- */
+/* ---- caller.c: who calls a collective
+ * -------------------------------------------------------------------- */
 
 /* Frames that are worth walking: DDP's reducer lay at most 24 deep, below a hook in Python. */
 #define NB_CALLER_FRAMES 64u
@@ -37,12 +38,14 @@ enum nb_caller nb_caller_of(const struct nb_frame *frame, size_t n, int whole);
 /* Who calls, by the frames above this function's caller. Not in signal handlers. */
 enum nb_caller nb_stack_caller(void);
 
-/* ---- a record -------------------------------------------------------------------------------------------- */
+/* ---- a record
+ * -------------------------------------------------------------------------------------------- */
 
 /*
  * Operation records: what is known about an operation beyond what its CollNet calls say. NCCL's profiler
  * events tell it before NCCL's proxy begins the operation; the engine matches it with the operation's first
- * window (policy/records/align.c). Records travel from the profiler to the engine in queues (policy/records/queue.c).
+ * window (policy/records/align.c). Records travel from the profiler to the engine in queues
+ * (policy/records/queue.c).
  */
 
 enum {
@@ -77,7 +80,8 @@ struct nb_record {
     uint32_t chunk;
 };
 
-/* ---- queue.c: queues of records, from the profiler to the engine ----------------------------------------- */
+/* ---- queue.c: queues of records, from the profiler to the engine
+ * ----------------------------------------- */
 
 /* Make and free the context's list of queues (ctx->queues): 0 or -ENOMEM. All queues have been put before it
  * is freed. */
@@ -130,7 +134,8 @@ int nb_tuner_seen(const struct nb_context *ctx);
 /* Number of a profiler instance of this context, from 0. */
 uint32_t nb_count_profiler(struct nb_context *ctx);
 
-/* ---- align.c: which record belongs to which operation ---------------------------------------------------- */
+/* ---- align.c: which record belongs to which operation
+ * ---------------------------------------------------- */
 
 #define NB_ALIGN_POSITIONS 64u
 #define NB_ALIGN_REACH 16u /* how far records and operations may be apart after a misfit */
@@ -187,10 +192,11 @@ int nb_align_ended(struct nb_align *align, uint64_t steps, uint64_t step_bytes);
 /* The order of operations itself is lost. */
 void nb_align_lost(struct nb_align *align);
 
-/* ---- walk.c: where an all-reduce window stands in its operation ------------------------------------------ */
+/* ---- walk.c: where an all-reduce window stands in its operation
+ * ------------------------------------------ */
 
-#define NB_WALK_SLOTS 8u /* steps in NCCL's region */
-#define NB_WALK_GROUP 8u /* channels in a window at most */
+#define NB_WALK_SLOTS 8u         /* steps in NCCL's region */
+#define NB_WALK_CALL_CHANNELS 8u /* channels in a window at most */
 
 struct nb_walk {
     int open;            /* windows of an operation are coming in */

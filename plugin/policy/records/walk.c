@@ -42,7 +42,7 @@ enum nb_walk_place nb_walk_place(const struct nb_walk *w, unsigned slot, uint64_
     if (!w->open)
         return slot == 0 && at == 0 ? NB_WALK_BEGINS : NB_WALK_NOWHERE;
     if (at != 0) { /* a further group of the step at hand, after a whole one of 8 chunks */
-        if (slot != here || at != w->cur || at % w->first != 0 || w->first % NB_WALK_GROUP != 0)
+        if (slot != here || at != w->cur || at % w->first != 0 || w->first % NB_WALK_CALL_CHANNELS != 0)
             return NB_WALK_NOWHERE;
         return bytes <= w->first && (w->step_bytes == 0 || w->cur + bytes <= w->step_bytes)
                    ? NB_WALK_CONTINUES
@@ -73,7 +73,7 @@ void nb_walk_step(struct nb_walk *w, uint64_t at, uint64_t bytes)
         w->steps++;
         w->cur = 0;
     } else {
-        w->chunk = w->first / NB_WALK_GROUP; /* (4): the first group was a whole one */
+        w->chunk = w->first / NB_WALK_CALL_CHANNELS; /* (4): the first group was a whole one */
     }
     w->cur += bytes;
     w->done += bytes;
@@ -95,15 +95,15 @@ static void stream(const struct nb_walk *w, const struct nb_extent *e, uint64_t 
                    uint64_t *most)
 {
     uint64_t known = e->chunk ? e->chunk : w->chunk;
-    int contradicts =
-        known && (w->first % known || w->first / known > NB_WALK_GROUP || (w->chunk && w->chunk != known));
+    int contradicts = known && (w->first % known || w->first / known > NB_WALK_CALL_CHANNELS ||
+                                (w->chunk && w->chunk != known));
 
     *least = UINT64_MAX;
     *most = 0;
     for (unsigned heads = 1; heads <= MAX_HEADS && !contradicts; heads++) {
         if (!(e->heads >> heads & 1) || e->head >= (int)heads)
             continue;
-        for (unsigned c = 1; c <= NB_WALK_GROUP; c++) {
+        for (unsigned c = 1; c <= NB_WALK_CALL_CHANNELS; c++) {
             uint64_t k = known ? known : w->first / c, a, b;
             if (!known && (w->first % c || k % value))
                 continue;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Coded or raw: one ordered table. Each rule that holds makes an operation raw, and the first one gives the reason.
- * Decisions are local: the codec is the sender's choice for each message, and every receiver decodes every codec.
+ * Coded or raw: one ordered table. Each rule that holds makes an operation raw, and the first one gives the
+ * reason. Decisions are local: the codec is the sender's choice for each message, and every receiver decodes
+ * every codec.
  */
 #include <stdio.h>
 
@@ -124,7 +125,7 @@ static const struct rule {
     enum nb_stage stage;
     bool (*holds)(const struct nb_facts *facts);
     const char *text;
-} rules[NB_REASON_COUNT] = {
+} rules[NB_RAW_REASON_COUNT] = {
     [NB_CODED] = {"coded", NB_STAGE_CALL, NULL, "coded"},
     [NB_RAW_TYPE] = {"type", NB_STAGE_CALL, other_type, "type is not quantized"},
     [NB_RAW_OP] = {"reduction", NB_STAGE_CALL, other_reduction, "not a sum"},
@@ -145,14 +146,14 @@ static const struct rule {
     [NB_RAW_SHORT] = {"short", NB_STAGE_SEGMENT, too_short, "too few values for a header"},
 };
 
-const char *nb_reason_text(enum nb_reason reason)
+const char *nb_raw_reason_text(enum nb_raw_reason reason)
 {
-    return (unsigned)reason < NB_REASON_COUNT ? rules[reason].text : "unknown";
+    return (unsigned)reason < NB_RAW_REASON_COUNT ? rules[reason].text : "unknown";
 }
 
-const char *nb_reason_name(enum nb_reason reason)
+const char *nb_reason_name(enum nb_raw_reason reason)
 {
-    return (unsigned)reason < NB_REASON_COUNT ? rules[reason].name : "unknown";
+    return (unsigned)reason < NB_RAW_REASON_COUNT ? rules[reason].name : "unknown";
 }
 
 /* ---- the codec of an operation that no rule makes raw -------------------------------------------------- */
@@ -204,9 +205,9 @@ struct nb_verdict nb_decide(const struct nb_facts *facts, enum nb_stage stage)
 {
     struct nb_verdict v = {.codec = NB_CODEC_RAW, .reason = NB_CODED};
 
-    for (unsigned r = NB_CODED + 1; r < NB_REASON_COUNT; r++)
+    for (unsigned r = NB_CODED + 1; r < NB_RAW_REASON_COUNT; r++)
         if (rules[r].stage <= stage && rules[r].holds(facts)) {
-            v.reason = (enum nb_reason)r;
+            v.reason = (enum nb_raw_reason)r;
             return v;
         }
     v.codec = is_gather(facts) ? gather_codec(facts, &v.dtype) : sum_codec(facts, &v.dtype);

@@ -13,10 +13,12 @@
 
 struct nb_params;
 
-/* ---- decide.c: coded or raw ------------------------------------------------------------------------------ */
+/* ---- decide.c: coded or raw
+ * ------------------------------------------------------------------------------ */
 
-/* Why an operation is raw: the rules, in the order in which they are asked. The summary and the metrics name them. */
-enum nb_reason {
+/* Why an operation is raw: the rules, in the order in which they are asked. The summary and the metrics name
+ * them. */
+enum nb_raw_reason {
     NB_CODED = 0,
     NB_RAW_TYPE,     /* not FP32, BF16 or FP16 */
     NB_RAW_OP,       /* not a sum */
@@ -33,10 +35,10 @@ enum nb_reason {
     NB_RAW_SHADOW, /* shadow mode passes sums on as they are */
     NB_RAW_UNSURE, /* it may hold more than values */
     NB_RAW_SHORT,  /* too few values for a header */
-    NB_REASON_COUNT
+    NB_RAW_REASON_COUNT
 };
-const char *nb_reason_text(enum nb_reason reason);
-const char *nb_reason_name(enum nb_reason reason); /* one word */
+const char *nb_raw_reason_text(enum nb_raw_reason reason);
+const char *nb_reason_name(enum nb_raw_reason reason); /* one word */
 
 /* Segments of fewer values (slivers that a window boundary cuts off) are not worth a quantizer's header. */
 #define NB_MIN_CODED_VALUES 64u
@@ -72,21 +74,23 @@ struct nb_facts {
 
 struct nb_verdict {
     enum nb_codec codec;
-    enum nb_reason reason;
+    enum nb_raw_reason reason;
     enum nb_dtype dtype; /* how values are read, where the codec codes values */
 };
 
-/* Ask the rules up to `stage`, in order. All-gathers: NB_CODEC_ULP for exact deltas, NB_CODEC_DELTA4 for bounded ones where
- * the content looks like weights. Any thread. */
+/* Ask the rules up to `stage`, in order. All-gathers: NB_CODEC_ULP for exact deltas, NB_CODEC_DELTA4 for
+ * bounded ones where the content looks like weights. Any thread. */
 struct nb_verdict nb_decide(const struct nb_facts *facts, enum nb_stage stage);
 
 /* The quantizable type that `type` is: 0 and *dtype, or -1. */
 int nb_policy_dtype(ncclDataType_t type, enum nb_dtype *dtype);
 
-/* Whether the setting leaves it to a reckoning (policy/reckon/reckon.c) from which size on such operations are coded. */
+/* Whether the setting leaves it to a reckoning (policy/reckon/reckon.c) from which size on such operations
+ * are coded. */
 bool nb_policy_reckons(const struct nb_params *params, enum nb_func func);
 
-/* ---- rules.c: NIBBLE_GRAD -------------------------------------------------------------------------------- */
+/* ---- rules.c: NIBBLE_GRAD
+ * -------------------------------------------------------------------------------- */
 
 #define NB_GRAD_RULES 64u
 
@@ -118,7 +122,8 @@ enum nb_grad_word nb_grad_rules_ask(const struct nb_grad_rules *rules, enum nb_f
 int nb_grad_rule_text(enum nb_func func, ncclDataType_t type, uint64_t count, uint32_t nranks, char *buf,
                       size_t cap);
 
-/* ---- rules.c: NIBBLE_COMMS ------------------------------------------------------------------------------- */
+/* ---- rules.c: NIBBLE_COMMS
+ * ------------------------------------------------------------------------------- */
 
 #define NB_COMM_RULES 64u
 #define NB_COMM_NAME 64u
@@ -155,9 +160,9 @@ int nb_comm_rules_parse(const char *text, struct nb_comm_rules *rules, char *err
 int nb_comm_rules_ask(const struct nb_comm_rules *rules, const struct nb_comm_info *facts);
 /* 1: a rule without ! is met, so that a user vouches for this communicator. */
 int nb_comm_rules_include(const struct nb_comm_rules *rules, const struct nb_comm_info *facts);
-/* Return "tensor", "sequence", "context" or "expert" where the name is one that frameworks give to communicators of
- * that parallelism, else NULL. Names that also speak of data parallelism, replicas, shards or gradients give NULL,
- * since gradients or weights travel there. */
+/* Return "tensor", "sequence", "context" or "expert" where the name is one that frameworks give to
+ * communicators of that parallelism, else NULL. Names that also speak of data parallelism, replicas, shards
+ * or gradients give NULL, since gradients or weights travel there. */
 const char *nb_comm_parallelism(const char *name);
 /* "nranks=N:nnodes=N:local=N:order=N:name=TEXT" of what is known, as a rule. Returns its length as snprintf
  * does. */

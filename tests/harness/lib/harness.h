@@ -29,8 +29,8 @@
 #include "nibble/nccl_types.h"
 
 #define HX_MAX_NODES 16
-#define HX_STEPS 8 /* NCCL_STEPS */
-#define HX_GROUP 8 /* COLLNET_GROUP_NSUBS: channels that share one call */
+#define HX_STEPS 8         /* NCCL_STEPS */
+#define HX_CALL_CHANNELS 8 /* COLLNET_GROUP_NSUBS: channels that share one call */
 #define HX_MAX_CHANNELS 32
 #define HX_HANDLE_BYTES 128 /* NCCL_NET_HANDLE_MAXSIZE */
 #define HX_SCRATCH_BYTES 65536
@@ -323,9 +323,10 @@ struct hx_comm_cfg {
         idle_us;   /* the proxy sleeps so long after 64 passes without progress; 0: longer and longer, 50 to
                        * 1000. HX_SPIN: never, it yields only, as NCCL does */
     uint64_t seed; /* of the delays; 0: from the job's seed. Mixed with the rank */
-    /* What is received goes to a region of its own in GPU memory, registered as such, as with NCCL_NET_GDR_READ=0; this
-     * makes it, and the CPU reaches it. NULL: one region in host memory for both. With gpu_sends what is sent lies in that region, too, and
-     * there is no other one, as with GPU-direct for both. */
+    /* What is received goes to a region of its own in GPU memory, registered as such, as with
+     * NCCL_NET_GDR_READ=0; this makes it, and the CPU reaches it. NULL: one region in host memory for both.
+     * With gpu_sends what is sent lies in that region, too, and there is no other one, as with GPU-direct for
+     * both. */
     void *(*recv_memory)(size_t bytes);
     void (*recv_memory_free)(void *at);
     bool gpu_sends;

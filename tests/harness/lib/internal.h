@@ -112,7 +112,7 @@ struct hx_fifo { /* one side of a channel: what proxy and GPU tell each other (n
 struct hx_channel { /* sendResources and recvResources of one channel */
     struct hx_fifo send, recv;
     uint64_t send_step, recv_step; /* resources->step of either side */
-    struct hx_req_slot fifo[HX_MAX_CHANNELS / HX_GROUP][HX_STEPS];
+    struct hx_req_slot fifo[HX_MAX_CHANNELS / HX_CALL_CHANNELS][HX_STEPS];
     /* the GPU's own place */
     uint64_t gpu_send_step, gpu_recv_step;
     double fill_at, drain_at; /* not before; 0: not drawn yet */

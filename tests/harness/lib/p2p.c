@@ -22,7 +22,7 @@ struct group { /* receives that go into one irecv */
     int first, n;
     uint64_t steps, posted, received, flushed;
     void *req[HX_STEPS], *flush[HX_STEPS];
-    int sizes[HX_STEPS][HX_GROUP];
+    int sizes[HX_STEPS][HX_CALL_CHANNELS];
 };
 
 struct hx_p2p {
@@ -33,8 +33,8 @@ struct hx_p2p {
     char *send_mem, *recv_mem;      /* as the plugin gets them */
     ptrdiff_t send_seen, recv_seen; /* from there to where the harness writes and reads */
     void *send_mh, *recv_mh;
-    struct stream stream[HX_GROUP];
-    struct group group[HX_GROUP];
+    struct stream stream[HX_CALL_CHANNELS];
+    struct group group[HX_CALL_CHANNELS];
 };
 
 static char *slot_of(char *mem, const struct hx_p2p *p, int stream, uint64_t step)
@@ -76,7 +76,7 @@ ncclResult_t hx_p2p_open(struct hx_node *node, struct hx_lib *lib, struct hx_ctx
     if (cfg)
         p->cfg = *cfg;
     p->streams = p->cfg.streams ? p->cfg.streams : 1;
-    if (p->streams > HX_GROUP)
+    if (p->streams > HX_CALL_CHANNELS)
         abort();
     if (!p->cfg.slot)
         p->cfg.slot = 512u << 10;
@@ -116,7 +116,9 @@ ncclResult_t hx_p2p_open(struct hx_node *node, struct hx_lib *lib, struct hx_ctx
     if ((ret = hx_net_reg_mr(lib, p->send_comm, p->send_mem, size, type, &p->send_mh)) != ncclSuccess ||
         (ret = hx_net_reg_mr(lib, p->recv_comm, p->recv_mem, size, type, &p->recv_mh)) != ncclSuccess)
         goto fail;
-    int group = props.max_recvs < 1 ? 1 : props.max_recvs > HX_GROUP ? HX_GROUP : props.max_recvs;
+    int group = props.max_recvs < 1                  ? 1
+                : props.max_recvs > HX_CALL_CHANNELS ? HX_CALL_CHANNELS
+                                                     : props.max_recvs;
     for (int i = 0; i < p->streams; i += group) {
         p->group[p->ngroups].first = i;
         p->group[p->ngroups++].n = p->streams - i < group ? p->streams - i : group;
@@ -228,9 +230,9 @@ static ncclResult_t deliver(struct hx_p2p *p, struct group *g, uint64_t step, ch
 
 static ncclResult_t progress_group(struct hx_p2p *p, struct group *g, char *recv, bool *idle)
 {
-    void *data[HX_GROUP], *mh[HX_GROUP];
-    size_t sizes[HX_GROUP];
-    int tags[HX_GROUP], lens[HX_GROUP];
+    void *data[HX_CALL_CHANNELS], *mh[HX_CALL_CHANNELS];
+    size_t sizes[HX_CALL_CHANNELS];
+    int tags[HX_CALL_CHANNELS], lens[HX_CALL_CHANNELS];
     ncclResult_t ret;
 
     if (g->posted < g->steps && g->posted < g->flushed + HX_STEPS) {

@@ -27,7 +27,7 @@ ssize_t hx_region_offset(const struct hx_comm *c, const struct hx_op_state *s, b
 {
     ssize_t base = (ssize_t)((recv ? HX_STEPS : 0) + step % HX_STEPS) * c->nchannels * c->slot_size;
     bool all = recv != (s->op->func == HX_REDUCE_SCATTER);
-    int sub0 = sub - sub % HX_GROUP;
+    int sub0 = sub - sub % HX_CALL_CHANNELS;
 
     if (s->op->func == HX_ALL_REDUCE)
         return base + (ssize_t)(sub + side) * (ssize_t)s->chunk;
@@ -48,7 +48,7 @@ size_t hx_nccl_chunk(size_t total, int nchannels, size_t buff_size)
 
 static bool last_of_group(const struct hx_op_state *s, int i)
 {
-    return i % HX_GROUP == HX_GROUP - 1 || i == s->nsubs - 1;
+    return i % HX_CALL_CHANNELS == HX_CALL_CHANNELS - 1 || i == s->nsubs - 1;
 }
 
 /* One window handed to the plugin. */
@@ -94,7 +94,7 @@ static ncclResult_t send_progress(struct hx_comm *c, struct hx_op_state *s)
     for (int i = 0; i < s->nsubs; i++) {
         struct hx_sub *sub = &side->sub[i];
         struct hx_channel *ch = &c->channel[i];
-        int group = i / HX_GROUP, group_start = i - i % HX_GROUP;
+        int group = i / HX_CALL_CHANNELS, group_start = i - i % HX_CALL_CHANNELS;
         bool ordered;
 
         if (sub->posted < s->nsteps && sub->posted < sub->done + HX_STEPS) {
@@ -200,7 +200,7 @@ static ncclResult_t recv_progress(struct hx_comm *c, struct hx_op_state *s)
     for (int i = 0; i < s->nsubs; i++) {
         struct hx_sub *sub = &side->sub[i];
         struct hx_channel *ch = &c->channel[i];
-        int group = i / HX_GROUP, group_start = i - i % HX_GROUP;
+        int group = i / HX_CALL_CHANNELS, group_start = i - i % HX_CALL_CHANNELS;
         bool in_turn;
 
         if (last_of_group(s, i) && sub->posted < sub->done + HX_STEPS && sub->posted < s->nsteps) {
@@ -355,8 +355,9 @@ static ncclResult_t pass(struct hx_comm *c, bool *idle)
 #define SHORTEST_NAP 5e-5 /* seconds */
 #define LONGEST_NAP 1e-3
 
-/* Yield or sleep after a pass without progress. Nodes share few cores, and the system's part of short naps is most
- * of what a waiting test costs: the longer nothing has come, the longer it sleeps, a quarter of that time. */
+/* Yield or sleep after a pass without progress. Nodes share few cores, and the system's part of short naps is
+ * most of what a waiting test costs: the longer nothing has come, the longer it sleeps, a quarter of that
+ * time. */
 static void idle(const struct hx_comm *c, unsigned passes, double since)
 {
     double nap = (hx_now() - since) / 4;

@@ -351,11 +351,11 @@ ncclResult_t hx_net_isend(struct hx_lib *lib, void *comm, void *data, size_t siz
 ncclResult_t hx_net_irecv(struct hx_lib *lib, void *comm, int n, void **data, const size_t *sizes,
                           const int *tags, void **mhandles, void **request)
 {
-    size_t wide[HX_GROUP];
-    int narrow[HX_GROUP], tag[HX_GROUP];
-    void *phandles[HX_GROUP] = {NULL};
+    size_t wide[HX_CALL_CHANNELS];
+    int narrow[HX_CALL_CHANNELS], tag[HX_CALL_CHANNELS];
+    void *phandles[HX_CALL_CHANNELS] = {NULL};
 
-    if (n > HX_GROUP)
+    if (n > HX_CALL_CHANNELS)
         return ncclInternalError;
     for (int i = 0; i < n; i++) {
         wide[i] = sizes[i];
@@ -374,9 +374,9 @@ ncclResult_t hx_net_irecv(struct hx_lib *lib, void *comm, int n, void **data, co
 ncclResult_t hx_net_iflush(struct hx_lib *lib, void *comm, int n, void **data, const int *sizes,
                            void **mhandles, void **request)
 {
-    int size[HX_GROUP];
+    int size[HX_CALL_CHANNELS];
 
-    if (n > HX_GROUP)
+    if (n > HX_CALL_CHANNELS)
         return ncclInternalError;
     memcpy(size, sizes, (size_t)n * sizeof(int));
     return NET(lib, iflush(comm, n, data, size, mhandles, request));

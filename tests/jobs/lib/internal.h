@@ -9,7 +9,7 @@
 #include "tests/coll/cluster.h"
 
 #define COMMS 8
-#define SLOTS 65536u
+#define TRACKED_MOST 65536u
 #define PENDING 64 /* operations announced and not on the network yet, at most */
 #define LATE 60    /* from this step of its communicator on a gradient has to be quantized */
 
@@ -60,7 +60,8 @@ struct kept {
 struct watcher { /* of a node */
     struct job *job;
     int node;
-    int64_t *holder; /* [SLOTS] whose error a slot holds: a buffer, 0: nobody's, -1: not a gradient's */
+    int64_t
+        *holder; /* [TRACKED_MOST] whose error a slot holds: a buffer, 0: nobody's, -1: not a gradient's */
 };
 
 struct job {
@@ -82,7 +83,8 @@ struct job {
 /* Connect and close a communicator between nodes. */
 void network_connect(struct comm *comm);
 void network_disconnect(struct comm *comm);
-/* An operation, whose data the network frees: it happens once the job is so far ahead; or now, all of them. */
+/* An operation, whose data the network frees: it happens once the job is so far ahead; or now, all of
+ * them. */
 void network_queue(const struct operation *operation);
 void network_drain(struct job *job);
 /* Told by the engine: see coll/comm/node.h. */

@@ -14,7 +14,8 @@
 #include "policy/rules/rules.h"
 #include "tests/net/loopback.h"
 
-/* ---- one operation --------------------------------------------------------------------------------------- */
+/* ---- one operation
+ * --------------------------------------------------------------------------------------- */
 
 static const char *const func_name[] = {[NB_FUNC_REDUCE_SCATTER] = "reduce_scatter",
                                         [NB_FUNC_ALL_GATHER] = "all_gather",
@@ -34,7 +35,7 @@ static void judge(struct watcher *w, const struct comm *c, const struct posted *
                   const struct nb_observation *o)
 {
     struct verdict *v = w->job->verdict;
-    const int quantized = o && o->codec != NB_CODEC_RAW, fed = quantized && o->fed && o->slot >= 0;
+    const int quantized = o && o->codec != NB_CODEC_RAW, fed = quantized && o->fed && o->tracked >= 0;
     const int64_t buffer = p->what < 0 ? -p->what : p->what;
     const struct nb_facts facts = {.params = w->job->cluster.node[0].ctx.params,
                                    .func = p->func,
@@ -63,8 +64,8 @@ static void judge(struct watcher *w, const struct comm *c, const struct posted *
     } else {
         v->gradients++;
     }
-    if (fed && (uint64_t)o->slot < SLOTS) {
-        int64_t *holder = &w->holder[o->slot];
+    if (fed && (uint64_t)o->tracked < TRACKED_MOST) {
+        int64_t *holder = &w->holder[o->tracked];
         if (!o->empty && *holder && *holder != buffer) {
             v->fed_wrongly++;
             told.wrongly_fed = 1;
@@ -127,7 +128,8 @@ void judge_rest(struct comm *c)
         }
 }
 
-/* ---- a job ----------------------------------------------------------------------------------------------- */
+/* ---- a job
+ * ----------------------------------------------------------------------------------------------- */
 
 static struct job *logged;
 
@@ -151,8 +153,9 @@ __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level
     logged->verdict->confused++;
 }
 
-/* A rule includes all communicators: those of tensor parallelism, too, have to be told from gradients where a name does
- * not show what they are. Sizes: an eighth of the defaults, as tensors of a job are as much smaller than real ones. */
+/* A rule includes all communicators: those of tensor parallelism, too, have to be told from gradients where a
+ * name does not show what they are. Sizes: an eighth of the defaults, as tensors of a job are as much smaller
+ * than real ones. */
 static void set(struct cluster_node *node, const struct job_settings *settings)
 {
     const struct nb_params *usual = nb_params_defaults();
@@ -198,7 +201,7 @@ void job_play(const struct job_entry *entry, uint64_t seed, int loud, struct ver
     for (int r = 0; r < NODES; r++) {
         struct watcher *w = &job->watcher[r];
         set(&job->cluster.node[r], &entry->settings);
-        *w = (struct watcher){.job = job, .node = r, .holder = calloc(SLOTS, sizeof(*w->holder))};
+        *w = (struct watcher){.job = job, .node = r, .holder = calloc(TRACKED_MOST, sizeof(*w->holder))};
         if (!w->holder)
             abort();
         nb_observe(&nb_engine_node(job->cluster.node[r].ctx.engine)->observer, judge_observe, w);

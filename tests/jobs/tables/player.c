@@ -109,19 +109,19 @@ static void observed(void *arg, const struct nb_observation *what)
         p->seen[index] = *what;
         atomic_store_explicit(&said(p, p->node->rank)[index],
                               what->codec == NB_CODEC_RAW ? SAID_RAW : SAID_CODED, memory_order_release);
-        if (what->slot < 0 || !what->fed)
+        if (what->tracked < 0 || !what->fed)
             break;
-        if ((uint64_t)what->slot >= HOLDERS) {
+        if ((uint64_t)what->tracked >= HOLDERS) {
             p->confused++;
             break;
         }
-        if (!what->empty && p->holder[what->slot] != -1 && p->holder[what->slot] != (int64_t)e->truth) {
+        if (!what->empty && p->holder[what->tracked] != -1 && p->holder[what->tracked] != (int64_t)e->truth) {
             if (e->step >= p->play->late)
                 p->r.misapplied++;
             else
                 p->r.early_misapplied++;
         }
-        p->holder[what->slot] = e->content == C_GRADIENT ? (int64_t)e->truth : -2;
+        p->holder[what->tracked] = e->content == C_GRADIENT ? (int64_t)e->truth : -2;
         break;
     }
     pthread_mutex_unlock(&p->lock);

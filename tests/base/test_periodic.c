@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a chore: patience is for what waits, not for what a busy machine lets wait. */
+/* The end of a periodic thread: patience is for what waits, not for what a busy machine lets wait. */
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "base/chore.h"
+#include "base/periodic.h"
 #include "tests/suite.h"
 
 static int pipe_of[2];
@@ -53,23 +53,23 @@ static void release(void *arg)
     releases++;
 }
 
-static struct nb_chore *begin(void (*turn)(void *))
+static struct nb_periodic *begin(void (*turn)(void *))
 {
-    const struct nb_chore_work work = {"chore", turn, last, release, NULL};
-    struct nb_chore *chore = NULL;
+    const struct nb_periodic_work work = {"chore", turn, last, release, NULL};
+    struct nb_periodic *periodic = NULL;
 
     turns = lasts = releases = 0;
-    ck_assert_int_eq(nb_chore_begin(&work, "test", &chore), 0);
-    while (nb_chore_looks(chore) == 0)
+    ck_assert_int_eq(nb_periodic_begin(&work, "test", &periodic), 0);
+    while (nb_periodic_turns(periodic) == 0)
         usleep(1000);
-    return chore;
+    return periodic;
 }
 
 START_TEST(busy)
 {
-    struct nb_chore *chore = begin(spin);
+    struct nb_periodic *periodic = begin(spin);
 
-    ck_assert(nb_chore_end(chore, 1));
+    ck_assert(nb_periodic_end(periodic, 1));
     ck_assert_int_eq(turns, 1);
     ck_assert_int_eq(lasts, 1);
     ck_assert_int_eq(releases, 1);
@@ -78,11 +78,11 @@ END_TEST
 
 START_TEST(waits)
 {
-    struct nb_chore *chore;
+    struct nb_periodic *periodic;
 
     ck_assert_int_eq(pipe(pipe_of), 0);
-    chore = begin(wait_for_pipe);
-    ck_assert(!nb_chore_end(chore, 1));
+    periodic = begin(wait_for_pipe);
+    ck_assert(!nb_periodic_end(periodic, 1));
     ck_assert_int_eq(lasts, 0);
     ck_assert_int_eq(releases, 0);
     ck_assert_int_eq(write(pipe_of[1], "x", 1), 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thread for calls that may never return. See chore.h. */
-#include "base/chore.h"
+/* A thread for calls that may never return. See periodic thread.h. */
+#include "base/periodic.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,18 +21,18 @@ enum {
     MOST_PATIENCE = 10 /* factor of the patience while the thread keeps running */
 };
 
-struct nb_chore {
-    struct nb_chore_work work;
+struct nb_periodic {
+    struct nb_periodic_work work;
     char label[64];
     _Atomic long tid; /* the thread's number for the kernel; 0: it has not begun yet */
     _Atomic uint64_t looks;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t cond;           /* signals a change of one of these: */
-    bool stop, ended, left_behind; /* left_behind: the thread frees the chore */
+    bool stop, ended, left_behind; /* left_behind: the thread frees the periodic thread */
 };
 
-static void free_chore(struct nb_chore *c)
+static void free_periodic(struct nb_periodic *c)
 {
     pthread_cond_destroy(&c->cond);
     pthread_mutex_destroy(&c->lock);
@@ -55,7 +55,7 @@ static struct timespec in_ms(int64_t ms)
 
 /* Return whether the thread runs, or would if it had a processor. The kernel reports its state behind its
  * name. */
-static bool wants_processor(const struct nb_chore *c)
+static bool wants_processor(const struct nb_periodic *c)
 {
     const long tid = atomic_load(&c->tid);
     char path[64], text[128];
@@ -77,14 +77,14 @@ static bool wants_processor(const struct nb_chore *c)
 }
 
 /* Wait for a change. Return false when `until` has passed. The caller holds the lock. */
-static bool wait_for(struct nb_chore *c, struct timespec until)
+static bool wait_for(struct nb_periodic *c, struct timespec until)
 {
     return pthread_cond_timedwait(&c->cond, &c->lock, &until) != ETIMEDOUT;
 }
 
 static void *thread_main(void *arg)
 {
-    struct nb_chore *c = arg;
+    struct nb_periodic *c = arg;
     bool left_behind;
 
     atomic_store(&c->tid, syscall(SYS_gettid));
@@ -113,14 +113,14 @@ static void *thread_main(void *arg)
     pthread_mutex_unlock(&c->lock);
     if (left_behind) {
         c->work.release(c->work.arg);
-        free_chore(c);
+        free_periodic(c);
     }
     return NULL;
 }
 
-int nb_chore_begin(const struct nb_chore_work *work, const char *label, struct nb_chore **chore)
+int nb_periodic_begin(const struct nb_periodic_work *work, const char *label, struct nb_periodic **periodic)
 {
-    struct nb_chore *c = calloc(1, sizeof(*c));
+    struct nb_periodic *c = calloc(1, sizeof(*c));
     pthread_condattr_t attr;
     sigset_t all, old;
     int err;
@@ -139,27 +139,27 @@ int nb_chore_begin(const struct nb_chore_work *work, const char *label, struct n
     err = pthread_create(&c->thread, NULL, thread_main, c);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (err) {
-        free_chore(c);
+        free_periodic(c);
         return err;
     }
     pthread_setname_np(c->thread, work->thread);
-    *chore = c;
+    *periodic = c;
     return 0;
 }
 
-static bool has_ended(const struct nb_chore *c, uint64_t unused)
+static bool has_ended(const struct nb_periodic *c, uint64_t unused)
 {
     (void)unused;
     return c->ended;
 }
 
-static bool has_looked(const struct nb_chore *c, uint64_t turns)
+static bool has_looked(const struct nb_periodic *c, uint64_t turns)
 {
     return atomic_load(&c->looks) >= 2 * turns;
 }
 
-/* Wait until done(c, value), with the patience of chore.h. The caller holds the lock. */
-static bool await(struct nb_chore *c, bool (*done)(const struct nb_chore *, uint64_t), uint64_t value,
+/* Wait until done(c, value), with the patience of periodic thread.h. The caller holds the lock. */
+static bool await(struct nb_periodic *c, bool (*done)(const struct nb_periodic *, uint64_t), uint64_t value,
                   int seconds)
 {
     const int64_t patience = 1000 * (int64_t)seconds;
@@ -177,37 +177,37 @@ static bool await(struct nb_chore *c, bool (*done)(const struct nb_chore *, uint
     return false;
 }
 
-uint64_t nb_chore_looks(const struct nb_chore *chore)
+uint64_t nb_periodic_turns(const struct nb_periodic *periodic)
 {
-    return atomic_load_explicit(&chore->looks, memory_order_relaxed);
+    return atomic_load_explicit(&periodic->looks, memory_order_relaxed);
 }
 
-bool nb_chore_await(struct nb_chore *chore, uint64_t turns, int seconds)
+bool nb_periodic_await(struct nb_periodic *periodic, uint64_t turns, int seconds)
 {
     bool done;
 
-    pthread_mutex_lock(&chore->lock);
-    done = await(chore, has_looked, turns, seconds);
-    pthread_mutex_unlock(&chore->lock);
+    pthread_mutex_lock(&periodic->lock);
+    done = await(periodic, has_looked, turns, seconds);
+    pthread_mutex_unlock(&periodic->lock);
     return done;
 }
 
-bool nb_chore_end(struct nb_chore *chore, int seconds)
+bool nb_periodic_end(struct nb_periodic *periodic, int seconds)
 {
     bool ended;
 
-    pthread_mutex_lock(&chore->lock);
-    chore->stop = true;
-    pthread_cond_broadcast(&chore->cond);
-    ended = await(chore, has_ended, 0, seconds);
-    chore->left_behind = !ended;
+    pthread_mutex_lock(&periodic->lock);
+    periodic->stop = true;
+    pthread_cond_broadcast(&periodic->cond);
+    ended = await(periodic, has_ended, 0, seconds);
+    periodic->left_behind = !ended;
     if (!ended)
-        pthread_detach(chore->thread);
-    pthread_mutex_unlock(&chore->lock);
+        pthread_detach(periodic->thread);
+    pthread_mutex_unlock(&periodic->lock);
     if (!ended)
         return false;
-    pthread_join(chore->thread, NULL);
-    chore->work.release(chore->work.arg);
-    free_chore(chore);
+    pthread_join(periodic->thread, NULL);
+    periodic->work.release(periodic->work.arg);
+    free_periodic(periodic);
     return true;
 }
