@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a communicator did: counted by the engine thread, readable by tests and tools linked with the library,
- * and printed as one summary when the communicator closes.
+ * Counters of a communicator. The engine thread counts, tests and tools linked with the library read, and the
+ * summary at close prints them.
  */
 #ifndef NIBBLE_COLL_COMM_STATS_H
 #define NIBBLE_COLL_COMM_STATS_H
@@ -17,48 +17,50 @@ struct nb_coll_comm;
 
 struct nb_func_stats {
     uint64_t ops;             /* operations begun */
-    uint64_t two_hop_ops;     /* of these, in two hops */
-    uint64_t two_level_ops;   /* of these, in two levels */
+    uint64_t two_hop_ops;     /* operations with the two-hop schedule */
+    uint64_t two_level_ops;   /* operations with the two-level schedule */
     uint64_t windows;         /* calls from NCCL */
     uint64_t sent_bytes;      /* values sent to peers, before coding */
-    uint64_t wire_bytes;      /* the same as sent, headers included */
-    uint64_t would_be_bytes;  /* all-gather in shadow mode: as they would be sent */
-    uint64_t coded_ops;       /* operations that were quantized or sent as differences, in part at least */
+    uint64_t wire_bytes;      /* bytes sent for them, headers included */
+    uint64_t would_be_bytes;  /* all-gather in shadow mode: bytes that coding would send */
+    uint64_t coded_ops;       /* operations quantized or sent as deltas, at least in part */
     uint64_t units;           /* messages */
-    uint64_t raw_units;       /* of these, sent as raw bytes */
-    uint64_t unchanged_units; /* all-gather: sent as a header only */
+    uint64_t raw_units;       /* messages with raw bytes */
+    uint64_t unchanged_units; /* all-gather: messages of a header only */
 };
 
 struct nb_coll_stats {
     struct nb_func_stats func[NB_FUNC_COUNT];
-    struct nb_encode_stats encode;  /* of quantized contributions (noise2/signal2 is their NMSE) */
+    struct nb_encode_stats encode;  /* quantized contributions (noise2/signal2 is their NMSE) */
     uint64_t feedback_ops;          /* quantized operations with error feedback */
-    uint64_t weight_jumps;          /* gathers of weights far from those before: all errors dropped */
-    uint64_t feedback_resets;       /* errors dropped because a non-finite value was seen */
-    uint64_t no_feedback_ambiguous; /* quantized operations without feedback: residual not certain */
+    uint64_t weight_jumps;          /* gathers of weights far from the earlier ones, which drop all
+                                       residuals */
+    uint64_t feedback_resets;       /* residuals dropped after a value that is not finite */
+    uint64_t no_feedback_ambiguous; /* quantized operations without feedback, as their residual was
+                                       uncertain */
     uint64_t no_feedback_budget;
     uint64_t references, ref_hits, ref_new, ref_unconfirmed,
         ref_budget; /* all-gather: owner's choices, per operation */
-    /* all-gathers with NIBBLE_AG=delta4: operations; units sent as bounded differences, their runs of 256
-     * values, and those of which something was dropped */
+    /* All-gathers with NIBBLE_AG=delta4: operations, messages with bounded deltas, their runs of 256 values,
+     * and the lossy runs of these. */
     uint64_t gathers_bounded, bounded_units, bounded_runs, bounded_lossy_runs;
-    /* operations by enum nb_alignment: how certain their record was */
+    /* operations by enum nb_alignment: the certainty of their record */
     uint64_t records[NB_COLL_RECORD_OUTCOMES];
-    uint64_t records_wrong; /* records that an operation contradicted only when it had ended */
-    uint64_t resends;       /* units that a receiver asked for again as raw bytes */
-    /* Payloads whose check, or hash, was compared, their bytes, and how many did not fit. */
+    uint64_t records_wrong; /* records that an operation contradicted only at its end */
+    uint64_t resends;       /* messages that a receiver asked for again as raw bytes */
+    /* Payloads with a compared check value or hash, their bytes, and the damaged ones. */
     uint64_t payload_checked, payload_checked_bytes, payload_damaged;
     uint64_t control_bytes;
     uint64_t feedback_bytes, reference_bytes; /* memory in use */
-    uint64_t unanswered; /* 1 while a receiver has not taken over a gather of this node's block */
-    /* Time in which some window was unfinished; of it, time in which this processor coded, decoded, summed or
-     * copied (not what a GPU did meanwhile), and bytes of values that went through that. */
+    uint64_t unanswered; /* 1 while a receiver still owes a confirmation for a gather of this node's block */
+    /* Time in which some window was open, the part of it in which this processor coded, decoded, summed or
+     * copied (without the GPU's work), and the bytes of values of that work. */
     uint64_t busy_ns, worked_ns, worked_bytes;
-    unsigned workers; /* threads that work of `worked_ns` beside the engine's; 0: its own does it */
+    unsigned workers; /* codec threads whose time counts in `worked_ns`. 0: the engine thread does the work */
 };
 
-/* Share of the busy time in which this processor, or its codec threads, work rather than the links; 0 where
- * nothing was done. */
+/* Return the share of the busy time in which this processor or its codec threads work, rather than the links.
+ * 0 without work. */
 static inline double nb_stats_codec_share(const struct nb_coll_stats *s)
 {
     return s->busy_ns ? (double)s->worked_ns / ((double)s->busy_ns * (s->workers ? s->workers : 1)) : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packing and parsing of the engine's messages. Offsets are written out here and nowhere else; the layout is
- * specified in docs/messages.md.
+ * Pack and parse the engine's messages. This is the only place with offsets. docs/messages.md specifies the
+ * layout.
  */
 #include <errno.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "coll/comm/wire.h"
 #include "nibble/nccl_types.h"
 
-#define CHECK_SEED 0x6e6962626c65u /* "nibble": sets these hashes apart from those of contents */
+#define CHECK_SEED 0x6e6962626c65u /* "nibble": makes these hashes differ from those of contents */
 
 static void put32(void *out, size_t at, uint32_t v)
 {
@@ -30,7 +30,7 @@ static uint64_t get64(const void *in, size_t at)
     return nb_get64((const uint8_t *)in + at);
 }
 
-/* Text fields are read up to their terminator only, and must have one. */
+/* Read a text field up to its terminator, which it must have. */
 static int get_text(const void *in, size_t at, char *text, size_t cap)
 {
     const char *s = (const char *)in + at;

@@ -92,7 +92,7 @@ void nb_waits_take(struct nb_waits *w, const struct nb_coll_comm *comm)
 
 /* ---- text ---------------------------------------------------------------------------------------------- */
 
-/* ` KEY="TEXT"`: what would end the text or the line becomes a blank. */
+/* Write ` KEY="TEXT"`. A character that would end the text or the line becomes a blank. */
 static void put_text(FILE *out, const char *key, const char *text)
 {
     fprintf(out, " %s=\"", key);

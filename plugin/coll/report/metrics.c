@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Metrics as text, for Prometheus and as JSON. */
+/* Metrics as text for Prometheus. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
@@ -16,14 +16,14 @@
 
 /* ---- the metrics --------------------------------------------------------------------------------------- */
 
-/* One metric: a member of what its scope shows, or a number computed from it. */
+/* One metric: a member of its scope's struct, or a number computed from it. */
 struct metric {
     const char *name, *help;
     size_t at;                        /* offset of a uint64_t, where `of` is NULL */
-    double (*of)(const void *figure); /* negative: not known */
+    double (*of)(const void *figure); /* negative: unknown */
 };
 
-/* Counters are those whose names end so, as Prometheus wants it. */
+/* Return whether it is a counter. Prometheus tells by the end of the name. */
 static bool is_counter(const struct metric *m)
 {
     const size_t n = strlen(m->name);
@@ -248,13 +248,13 @@ static const struct metric of_signature_reason[] = {
              "Operations of the signature sent raw, by the reason."),
 };
 
-/* ---- what they are of: scopes -------------------------------------------------------------------------- */
+/* ---- scopes: the subjects of metrics ------------------------------------------------------------------- */
 
 #define LABELS 3
 
-/* One of what a scope shows. */
+/* One item of a scope. */
 struct item {
-    const void *figure; /* what its metrics read; NULL: there is nothing to show */
+    const void *figure; /* read by its metrics. NULL: without figures */
     struct {
         const char *key;
         char value[160];
@@ -268,7 +268,7 @@ static void label(struct item *it, const char *key, const char *value)
     snprintf(it->label[it->labels++].value, sizeof(it->label[0].value), "%s", value);
 }
 
-/* As NCCL's ncclFuncToString. */
+/* Return the name that NCCL's ncclFuncToString gives. */
 static const char *collective(enum nb_func func)
 {
     static const char *const name[NB_FUNC_COUNT] = {"ReduceScatter", "AllGather", "AllReduce"};
@@ -365,7 +365,7 @@ static bool signature_reasons(const struct nb_figures *f, unsigned i, struct ite
     }
 
 static const struct scope {
-    /* The i-th item: false when there are no more. */
+    /* Get the i-th item. Return false behind the last one. */
     bool (*item)(const struct nb_figures *f, unsigned i, struct item *it);
     const struct metric *metric;
     size_t n;
@@ -382,8 +382,8 @@ static const struct scope {
 
 /* ---- text ---------------------------------------------------------------------------------------------- */
 
-/* Between quotes, in a format that takes UTF-8 only: control characters become blanks, and what is not
- * ASCII a question mark, since NCCL's names are any bytes, cut anywhere. */
+/* Write a text between quotes. The format takes UTF-8 only, and NCCL's names are any bytes, cut anywhere:
+ * control characters become blanks, and bytes outside ASCII question marks. */
 static void put_text(FILE *out, const char *text)
 {
     for (const char *p = text; *p; p++) {
@@ -395,7 +395,7 @@ static void put_text(FILE *out, const char *text)
     }
 }
 
-/* Leave out figures that are unknown, or no number. */
+/* Return whether a figure is a known number. */
 static bool is_known(const struct metric *m, const void *figure)
 {
     return !m->of || (m->of(figure) >= 0 && isfinite(m->of(figure)));

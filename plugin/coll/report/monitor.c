@@ -22,48 +22,48 @@
 #include "coll/watch/watch.h"
 
 #define PATIENCE_S 2    /* for the thread to end */
-#define LOCK_MS 200     /* for a communicator that the engine works on */
-#define CLOSED_MOST 32u /* that are shown after their end */
+#define LOCK_MS 200     /* for a communicator in use by the engine */
+#define CLOSED_MOST 32u /* communicators that stay in the files after their end */
 #define TRIGGER "nibble-report-now"
 
 struct entry {
     struct entry *next;
     struct nb_coll_comm *comm; /* NULL: closed */
     struct nb_figures figures;
-    uint64_t late_reports; /* as of the last look */
+    uint64_t late_reports; /* at the last check */
     int error;
-    struct nb_waits *failed; /* it was closed after an error: what it waited for; else NULL */
+    struct nb_waits *failed; /* waits at its close after an error, else NULL */
     bool told;               /* a report has its error */
 };
 
 struct output { /* a kind of file */
-    char *path; /* NULL: not wanted */
+    char *path; /* NULL: unwanted */
     const char *setting;
     bool warned;
 };
 
 struct nb_monitor {
     struct nb_periodic *periodic;
-    locale_t plain; /* numbers have points, whatever the job's locale says */
+    locale_t plain; /* numbers with decimal points, whatever the job's locale */
     char host[64], job[64];
     int period, late_report; /* seconds */
     struct output metrics, report;
     char *trigger;
-    /* The periodic thread's. */
-    int64_t written_ns;             /* when metrics were, of CLOCK_MONOTONIC; 0: never */
-    uint64_t steps, moved;          /* of the engine, and of windows, at the last look */
-    unsigned still, quiet;          /* they were so already so many looks before */
-    bool looked;                    /* at the trigger */
-    struct timespec seen;           /* its change; 0: it was not there */
-    pthread_mutex_t lock;           /* of what follows; nothing that may block is called with it */
-    const _Atomic uint64_t *engine; /* steps that it has made; NULL: it may be gone */
+    /* For the periodic thread only. */
+    int64_t written_ns;             /* time of the last metrics, of CLOCK_MONOTONIC. 0: never */
+    uint64_t steps, moved;          /* of the engine, and of windows, at the last check */
+    unsigned still, quiet;          /* checks since their last change */
+    bool looked;                    /* the trigger has been checked */
+    struct timespec seen;           /* time of its change. 0: it was missing */
+    pthread_mutex_t lock;           /* of the fields below. Never held during a call that may block */
+    const _Atomic uint64_t *engine; /* steps that it has made. NULL: it may be gone */
     struct entry *entries;
     unsigned serial;
 };
 
 /* ---- copies; with the lock ----------------------------------------------------------------------------- */
 
-/* The entry's figures as they are now, or as they were where the engine does not give the lock. */
+/* Update the entry's figures, or keep the old ones where the engine holds the lock. */
 static void refresh(struct entry *e)
 {
     if (!e->comm)
@@ -102,7 +102,7 @@ static double date(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* All entries' figures as text: free() it. NULL: no memory. */
+/* Return all entries' figures as text, which the caller frees with free(), or NULL when out of memory. */
 static char *format(struct nb_monitor *m, size_t *bytes)
 {
     struct nb_metrics_process process = {.time = date()};
@@ -145,7 +145,7 @@ static void write_metrics(struct nb_monitor *m)
 
 /* ---- hang reports -------------------------------------------------------------------------------------- */
 
-/* The file that asks for a report has changed since the last look. */
+/* Return whether the file that asks for a report has changed since the last check. */
 static bool triggered(struct nb_monitor *m)
 {
     struct timespec now = {0, 0};
@@ -161,8 +161,8 @@ static bool triggered(struct nb_monitor *m)
     return changed;
 }
 
-/* True once in NIBBLE_LATE_REPORT seconds in which `now` is what it was; *looks counts. A process that was
- * stopped as a whole looks once. */
+/* Return true once in NIBBLE_LATE_REPORT seconds in which `now` has kept its value. *looks counts the checks.
+ * A process that was stopped as a whole checks once. */
 static bool has_stood(const struct nb_monitor *m, uint64_t now, uint64_t *before, unsigned *looks)
 {
     *looks = now == *before ? *looks + 1 : 0;
@@ -170,8 +170,8 @@ static bool has_stood(const struct nb_monitor *m, uint64_t now, uint64_t *before
     return *looks && *looks % (unsigned)m->late_report == 0;
 }
 
-/* Why a report is due, or NULL. A node for which others wait may itself wait for nobody: so whoever gets no
- * windows done writes one, too. With the lock. */
+/* Return why a report is due, or NULL. A node that blocks others may itself wait for none, so each node
+ * without progress writes a report. Call with the lock. */
 static const char *due(struct nb_monitor *m)
 {
     uint64_t moved = 0;
@@ -182,14 +182,14 @@ static const char *due(struct nb_monitor *m)
         uint64_t reports;
         int error;
 
-        if (!e->comm) { /* who closes at once after an error may be faster than the next look */
+        if (!e->comm) { /* an owner that closes at once after an error may be faster than the next check */
             failed |= e->failed && !e->told;
             continue;
         }
         moved += atomic_load(&e->comm->submitted) + atomic_load(&e->comm->finished);
         reports = nb_watch_late_reports(e->comm);
         error = nb_comm_failed(e->comm);
-        any |= !error; /* what has failed is told once, as it was then */
+        any |= !error; /* a failure is reported once, with the state at that time */
         late |= reports != e->late_reports;
         failed |= error != e->error;
         e->late_reports = reports;
@@ -208,7 +208,8 @@ static const char *due(struct nb_monitor *m)
     return why;
 }
 
-/* What a communicator waits for: free() it. NULL: no memory. With the lock. */
+/* Return the waits of a communicator, which the caller frees with free(), or NULL when out of memory. Call
+ * with the lock. */
 static struct nb_waits *look_at(struct nb_coll_comm *comm)
 {
     struct nb_waits *w = nb_waits_new(comm);
@@ -222,8 +223,8 @@ static struct nb_waits *look_at(struct nb_coll_comm *comm)
     return w;
 }
 
-/* The same of all of them, and of those that were closed after an error, which may be the cause of what came
- * later; how many. With the lock. */
+/* Get the waits of all communicators, and of those closed after an error, which may have caused later waits.
+ * Return their number. Call with the lock. */
 static unsigned take_waits(struct nb_monitor *m, struct nb_waits **list)
 {
     unsigned n = 0;
@@ -308,7 +309,7 @@ static void last(void *arg)
         write_report(m, why);
     if (m->metrics.path)
         write_metrics(m);
-    uselocale(LC_GLOBAL_LOCALE); /* the other one is about to be freed */
+    uselocale(LC_GLOBAL_LOCALE); /* the other locale is about to be freed */
 }
 
 static void free_entry(struct entry *e)
@@ -336,7 +337,7 @@ static void release(void *arg)
 
 /* ---- life ---------------------------------------------------------------------------------------------- */
 
-/* What a file's name may have of `text`. */
+/* Keep the characters of `text` that a file's name may have. */
 static void clean(char *text)
 {
     for (; *text; text++)
@@ -344,7 +345,7 @@ static void clean(char *text)
             *text = '_';
 }
 
-/* "FOLDER/nibble-HOST-PROCESS[-LABEL].ENDING"; NULL: no memory. */
+/* Return "FOLDER/nibble-HOST-PROCESS[-LABEL].ENDING", or NULL when out of memory. */
 static char *file_in(const struct nb_monitor *m, const char *folder, const char *label, const char *ending)
 {
     char process[NB_PROCESS_NAME], name[192], *path = NULL;
@@ -437,7 +438,7 @@ void nb_monitor_add(struct nb_monitor *m, struct nb_coll_comm *comm)
     pthread_mutex_unlock(&m->lock);
 }
 
-/* Of those that are closed, keep the last ones. With the lock. */
+/* Drop the oldest closed communicators. Call with the lock. */
 static void forget(struct nb_monitor *m)
 {
     unsigned closed = 0;
