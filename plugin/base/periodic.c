@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thread for calls that may never return. See periodic thread.h. */
+/* A thread for calls that may never return. See periodic.h. */
 #include "base/periodic.h"
 
 #include <errno.h>
@@ -158,7 +158,7 @@ static bool has_looked(const struct nb_periodic *c, uint64_t turns)
     return atomic_load(&c->looks) >= 2 * turns;
 }
 
-/* Wait until done(c, value), with the patience of periodic thread.h. The caller holds the lock. */
+/* Wait until done(c, value), with the patience of periodic.h. The caller holds the lock. */
 static bool await(struct nb_periodic *c, bool (*done)(const struct nb_periodic *, uint64_t), uint64_t value,
                   int seconds)
 {
