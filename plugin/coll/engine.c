@@ -12,8 +12,8 @@
 #include "coll/engine.h"
 
 #define SLEEP_NS (50 * (int64_t)NB_NS_PER_MS) /* longest sleep with communicators: heartbeats are due */
-/* Polling before a sleep while a device has work in flight that it wakes nobody for: it takes microseconds a
- * segment. */
+/* Polling before a sleep while a device has work in flight that will not wake the engine: a segment takes
+ * microseconds. */
 #define WORK_US 1000
 
 struct nb_engine {
@@ -22,12 +22,12 @@ struct nb_engine {
     const struct nb_runner *runner; /* NULL: stepped by the caller */
     pthread_mutex_t users_lock;
     int users; /* under users_lock */
-    void *run; /* the runner's, while there are users */
+    void *run; /* of the runner, while there are users */
     pthread_mutex_t lock;
-    struct nb_coll_comm *added; /* under lock: not yet taken over */
-    _Atomic int news;           /* the one above changed */
+    struct nb_coll_comm *added; /* under lock: waiting to be taken over */
+    _Atomic int news;           /* `added` has changed */
     _Atomic int sleeping;
-    _Atomic uint64_t steps;       /* made */
+    _Atomic uint64_t steps;       /* steps made */
     _Atomic uint64_t stuck_at;    /* 1 + steps made when it was found stuck; 0: never */
     struct nb_coll_comm *running; /* engine thread */
 };
@@ -140,8 +140,9 @@ void nb_engine_add(struct nb_engine *e, struct nb_coll_comm *comm)
 
 void nb_engine_kick(struct nb_engine *engine)
 {
-    /* Sequentially consistent, as are the store of the window's number before and the two in drowse and
-     * awake: either the last look before the sleep sees the new window or we see it asleep. */
+    /* Sequentially consistent, as are the store of the window's number before it and the two stores in
+     * prepare_sleep and end_sleep. Either the last check before the sleep sees the new window, or this sees
+     * the engine asleep. */
     if (atomic_load(&engine->sleeping) && atomic_exchange(&engine->sleeping, 0))
         nb_engine_wake(engine);
 }
@@ -152,7 +153,8 @@ void nb_engine_wake(struct nb_engine *engine)
         engine->runner->wake(engine->run);
 }
 
-/* True when something was handed over, or work on a device is done, since the last look. */
+/* True when there is news since the last step: a communicator or window was handed over, or a device has done
+ * work. */
 static bool has_news(struct nb_engine *e)
 {
     for (struct nb_coll_comm *comm = e->running; comm; comm = comm->engine_next) {
@@ -186,8 +188,8 @@ int64_t nb_engine_patience_ns(const struct nb_engine *e)
     return us * (int64_t)NB_NS_PER_US;
 }
 
-/* How long this communicator's links may be left alone if nothing happens to them: at most `ns`. After an
- * error nobody looks at who is ahead of whom any more. */
+/* Return how long, at most `ns`, the communicator's links may be left alone if they stay quiet. After an
+ * error fairness no longer matters. */
 static int64_t idle_ns(const struct nb_coll_comm *comm, int64_t now_ns, int64_t ns)
 {
     if (nb_comm_failed(comm) || comm->failure.suspect_ns)
@@ -232,7 +234,7 @@ static void take_added(struct nb_engine *e)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Unlink a closed communicator; from then on it belongs to the thread that closes it. */
+/* Unlink a closed communicator. From then on it belongs to the thread that closes it. */
 static void detach(struct nb_coll_comm **link)
 {
     struct nb_coll_comm *comm = *link;
@@ -254,7 +256,7 @@ bool nb_engine_step(struct nb_engine *e, int64_t now_ns)
     for (struct nb_coll_comm **link = &e->running; *link;) {
         int ret = nb_comm_progress(*link, now_ns);
         if (ret < 0) {
-            detach(link); /* whoever waits for that can go on */
+            detach(link); /* a thread that waits for that can go on */
             moved = true;
             continue;
         }

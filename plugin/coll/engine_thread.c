@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The runner of NCCL's process: a thread that steps the engine. Beside it are one that reads the
- * NIBBLE_CONTROL file and one that writes metrics and hang reports (report.h), where they are asked for. It
- * polls while something moves and a little longer (NB_SPIN_US), and sleeps in ppoll() otherwise: on the
- * descriptors of the transports, or for a short time where something may happen that no descriptor tells.
+ * The runner of NCCL's process: a thread that steps the engine. It starts a thread that reads the file of
+ * NIBBLE_CONTROL, and one that writes metrics and hang reports (report/report.h), where settings ask for
+ * them. It polls while something moves and a little longer (NB_SPIN_US). Otherwise it sleeps in ppoll(): on
+ * the descriptors of the transports, or for a short time where something may happen that no descriptor
+ * reports.
  */
 #include <errno.h>
 #include <poll.h>
@@ -22,8 +23,8 @@
 #include "coll/engine.h"
 #include "coll/report/report.h"
 
-/* Sleep where not everything has a descriptor: an eighth longer each time that nothing has come, so that
- * little is lost of a short wait and little CPU on a long one. */
+/* Sleeps without descriptors grow by an eighth while nothing comes: little is lost of a short wait, and
+ * little CPU on a long one. */
 #define BLIND_US 50
 #define BLIND_MOST_US 1000
 #define MAX_FDS 16384
@@ -34,11 +35,11 @@ struct runner {
     pthread_t thread;
     struct nb_wake wake;
     _Atomic int stop;
-    struct pollfd *fds; /* [MAX_FDS], the first is that of `wake` */
+    struct pollfd *fds; /* [MAX_FDS]; the first one is that of `wake` */
     long blind_us;      /* next sleep without descriptors */
 };
 
-/* Sleep until something may have happened. True: not everything had a descriptor. */
+/* Sleep until there may be news. True: some events have no descriptor. */
 static bool nap(struct runner *r)
 {
     struct nb_engine_wait wait = {0};
@@ -109,7 +110,7 @@ static int start(struct nb_engine *engine, void **run)
         return -ENOMEM;
     }
     nb_control_file_open(&nb_engine_node(engine)->control, ctx->params->control, ctx->label);
-    /* Signals are the application's business. */
+    /* Leave signals to the application. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     err = pthread_create(&r->thread, NULL, thread_main, r);

@@ -15,12 +15,12 @@
 
 /* ---- closing ---------------------------------------------------------------------------------------- */
 
-/* Whoever closes has asked for it (close.c). */
+/* Take up the request of the thread that closes (connect/close.c). */
 static void take_close(struct nb_coll_comm *comm)
 {
     if (comm->state != NB_COMM_RUNNING || !atomic_load(&comm->closing.asked))
         return;
-    if (comm->closing.unfinished) /* NCCL is aborting. Peers must not wait for what will never come. */
+    if (comm->closing.unfinished) /* NCCL is aborting: peers must not wait for the rest */
         nb_comm_fail(comm, -ECONNABORTED, "the communicator was closed with unfinished operations");
     comm->state = NB_COMM_CLOSING;
 }
@@ -97,7 +97,7 @@ static int run(struct nb_coll_comm *comm, int64_t t)
     moved |= ret;
     if (nb_device_failed(comm))
         return -1;
-    if (moved) { /* what was just encoded should leave now */
+    if (moved) { /* send what was encoded in this round */
         ret = move_links(comm, t);
         if (ret < 0)
             return ret;
@@ -106,8 +106,8 @@ static int run(struct nb_coll_comm *comm, int64_t t)
     return ret < 0 ? ret : moved;
 }
 
-/* What the device wants to know: are there windows that are not finished, or of an operation that has more to
- * come? A window of a failed communicator will never be finished. */
+/* Return whether windows are open, or an operation has more to come, for the device. Windows of a failed
+ * communicator stay open. */
 static int busy(struct nb_coll_comm *comm)
 {
     const uint64_t n = atomic_load(&comm->submitted);
@@ -137,7 +137,7 @@ int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns)
         if (comm->state == NB_COMM_CLOSING && !nb_comm_failed(comm))
             nb_shutdown_progress(comm, now_ns);
         if (nb_comm_failed(comm) && nb_abort_progress(comm, now_ns) && comm->state == NB_COMM_CLOSING)
-            comm->state = NB_COMM_CLOSED; /* reported by the call that met it */
+            comm->state = NB_COMM_CLOSED; /* the call that met it has returned it */
         if (comm->device->ops->turn)
             comm->device_waits = comm->device->ops->turn(comm->device, busy(comm));
         comm->works_open = nb_device_has_works(comm);

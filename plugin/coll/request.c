@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What NCCL's proxy thread calls: a window is checked, put into the ring, and later found done. Nothing here
- * waits, allocates, encodes or touches a connection.
- */
+/* The calls of NCCL's proxy thread. They check a window, put it into the ring, and later find it done. None
+ * of them waits, allocates, encodes or touches a connection. */
 #include <errno.h>
 #include <string.h>
 
@@ -25,7 +23,8 @@ static int valid_comm(const struct nb_coll_comm *comm, const char *call)
     return 0;
 }
 
-/* What all three functions share. `block` is 0 for an all-reduce: its windows are operations of their own. */
+/* The arguments of the three functions. `block` is 0 for an all-reduce, whose windows are operations of their
+ * own. */
 struct window {
     enum nb_func func;
     ncclDataType_t type;
@@ -44,7 +43,7 @@ static int bad_window(const struct nb_coll_comm *comm, const struct window *w, c
     return -EINVAL;
 }
 
-/* The operation that the window begins or continues, or NULL and *why. Under submit_lock. */
+/* Return the operation that the window begins or continues, or NULL and *why. Under submit.lock. */
 static struct nb_op *place(struct nb_coll_comm *comm, const struct window *w, const char **why)
 {
     struct nb_op *op = comm->submit.open_op;
@@ -71,9 +70,9 @@ static struct nb_op *place(struct nb_coll_comm *comm, const struct window *w, co
     return op;
 }
 
-/* Place of an all-reduce window in NCCL's region: eight slots for sending, then eight for receiving, of the
- * same layout; a window lies at the same place of both. Which of the two regions there are, and which a side
- * is in, depends on what is GPU-direct; they are of one size (request.c). Under submit_lock. */
+/* Find the place of an all-reduce window in NCCL's buffer: eight slots for sending, then eight for receiving,
+ * of the same layout. A window lies at the same place of both. Each side may be in the host's or the device's
+ * buffer, which are of one size (see below). Under submit.lock. */
 static void locate(const struct nb_coll_comm *comm, struct nb_coll_req *win)
 {
     const int known = !comm->submit.region[0].base;
@@ -163,7 +162,7 @@ out:
     return ret;
 }
 
-/* Overlap of the window with the own block. */
+/* Return the overlap of the window with the own block. */
 static uint64_t own_part(const struct nb_coll_comm *comm, const struct window *w, uint64_t *beg)
 {
     uint64_t block_beg, block_end, end = w->off + w->bytes;
@@ -255,7 +254,7 @@ int nb_coll_ireducescatter(struct nb_coll_comm *comm, const void *send, size_t s
     return submit(comm, &w, req);
 }
 
-/* Host memory that a CPU thread wrote is visible to everyone: there is nothing to flush. */
+/* Host memory that a CPU thread wrote is visible everywhere: flushing is done. */
 int nb_coll_iflush(struct nb_coll_comm *comm, void *data, size_t size, struct nb_coll_req **req)
 {
     (void)data;
@@ -318,12 +317,12 @@ bool nb_requests_unfinished(struct nb_coll_comm *comm)
  * NCCL's registrations of its own buffer (regMr, deregMr).
  *
  * NCCL registers its buffer once or more for each side (send, receive) of every channel when it connects:
- * always the same region, before anything else. Where GPU-direct serves one side only (NCCL_NET_GDR_READ=0:
+ * always the same region, before any other. Where GPU-direct serves one side only (NCCL_NET_GDR_READ=0:
  * receives), it has two buffers of one size (collNet->size), one in host memory and one in the GPU's, and
- * each side uses its half of its own. Any other is a user's buffer: with it the windows of different nodes
- * may differ, which the engine does not match; refused, NCCL goes through its own buffer. A user's is in GPU
- * memory, and registered only for a side that is GPU-direct (collnetRegisterBuffer), so it comes after NCCL's
- * own one there and is never taken for it.
+ * each side uses its half of its own. Other buffers are a user's. With those, windows of different nodes may
+ * differ, which the engine does not match. So they are refused, and NCCL goes through its own buffer. A
+ * user's buffer is in GPU memory, and registered only for a side that is GPU-direct (collnetRegisterBuffer).
+ * So it comes after NCCL's own one there and is never taken for it.
  */
 
 int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_type, void **mhandle)
@@ -354,7 +353,7 @@ int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_t
     pthread_mutex_unlock(&comm->submit.lock);
     if (!ret && comm->device->ops->region && comm->device->ops->region(comm->device, data, size))
         NB_WARN("%s: regMr: out of memory",
-                comm->label); /* its windows will fail; regMr must not on one node alone */
+                comm->label); /* its windows will fail; regMr must not fail on one node alone */
     if (ret)
         NB_INFO(NCCL_REG, "%s: user buffer of %zu bytes is not registered: NCCL uses its own buffer",
                 comm->label, size);
@@ -362,7 +361,7 @@ int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_t
 }
 
 /* NCCL frees its buffer with the first deregistration, before it closes the communicator. After an abort
- * windows may still be open: nothing may touch them from here on. */
+ * windows may still be open, and must be left alone from here on. */
 int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
 {
     const void *gone = NULL;
@@ -396,7 +395,7 @@ int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
         nb_comm_fail(comm, -ECONNABORTED, "the communicator was closed with unfinished operations");
         nb_engine_wake(comm->engine); /* which tells the peers */
     }
-    if (nb_comm_failed(comm)) /* nothing goes on any more, but the device may be at work */
+    if (nb_comm_failed(comm)) /* the engine has stopped, but the device may be at work */
         ret = nb_tasks_abandon(comm);
     if (ret)
         NB_WARN("%s: deregMr: work on its buffer does not end", comm->label);

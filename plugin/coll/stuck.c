@@ -10,7 +10,7 @@
 
 #define EVERY_MS 1000
 #define LEAST_MS 60000
-#define LOCK_MS 50 /* between looks while waiting for the lock */
+#define LOCK_MS 50 /* between checks while waiting for the lock */
 
 static int64_t limit_ms(const struct nb_coll_comm *comm)
 {
@@ -19,7 +19,7 @@ static int64_t limit_ms(const struct nb_coll_comm *comm)
     return ms > LEAST_MS ? ms : LEAST_MS;
 }
 
-/* As the last look has found it. */
+/* Return the result of the last check. */
 static bool is_stuck(struct nb_coll_comm *comm)
 {
     struct nb_stuck *s = &comm->stuck;

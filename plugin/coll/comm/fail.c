@@ -85,7 +85,7 @@ bool nb_peer_has_left(struct nb_coll_comm *comm, const struct nb_peer *peer, enu
 
 /* ---- names of nodes ---------------------------------------------------------------------------------- */
 
-#define RANKS 3 /* that are told behind the first */
+#define RANKS 3 /* ranks listed after the first */
 
 __attribute__((format(printf, 2, 3))) static void append(struct nb_name_list *list, const char *fmt, ...)
 {

@@ -59,14 +59,14 @@ void nb_observe_report(const struct nb_observer *observer, const struct nb_obser
 
 /* ---- the file of NIBBLE_CONTROL ---------------------------------------------------------------------- */
 
-#define LATE_NS (10 * (int64_t)NB_NS_PER_S) /* a look that takes longer is reported */
-#define PATIENCE_S 2                        /* for the first look, and for the last */
+#define LATE_NS (10 * (int64_t)NB_NS_PER_S) /* a longer read is reported */
+#define PATIENCE_S 2                        /* to wait for the first read, and for the last */
 
 /* ---- the word ----------------------------------------------------------------------------------------- */
 
 int nb_control_file_read(const char *path, bool *warned)
 {
-    /* O_NONBLOCK: to open a pipe waits for its writer otherwise. */
+    /* O_NONBLOCK: opening a pipe would wait for its writer. */
     const int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     char word[16] = "";
     struct stat st;
@@ -152,8 +152,7 @@ void nb_control_file_open(struct nb_control_file *file, const char *path, const 
     file->reader = r;
     file->seen_ns = 0;
     file->told = false;
-    nb_periodic_await(file->periodic, 1,
-                      PATIENCE_S); /* what it says at the beginning holds for the first operation */
+    nb_periodic_await(file->periodic, 1, PATIENCE_S); /* its first word holds for the first operation */
 }
 
 void nb_control_file_close(struct nb_control_file *file, const char *path)
@@ -172,7 +171,7 @@ void nb_control_file_close(struct nb_control_file *file, const char *path)
 
 /* ---- for the engine ----------------------------------------------------------------------------------- */
 
-/* Report a look that does not end. */
+/* Report a read that does not end. */
 static void check_late(struct nb_control_file *file, const char *path, int64_t now_ns)
 {
     const uint64_t looks = nb_periodic_turns(file->periodic);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Message rings over the transport's connections. A receive ring's message buffers are the credits of its
- * peer and class: what has not been taken keeps its message buffer, and the transport's back-pressure stops
- * the sender. A send ring owns the bytes until the transport has taken them.
+ * Message rings over the transport's connections. The message buffers of a receive ring are the credits of its peer and
+ * class: an untaken message keeps its message buffer, and the transport's back-pressure stops the sender. A send ring
+ * owns the bytes until the transport has taken them.
  */
 #include <errno.h>
 #include <string.h>
@@ -15,12 +15,12 @@
 
 /* ---- rings ------------------------------------------------------------------------------------------- */
 
-/* Sends in flight at once. NCCL never has more on a connection, so that plugins (transport `forward`) need
- * not take more, and some fail the one that is too many. */
+/* Sends in flight at once. NCCL never has more on a connection, so plugins (transport `forward`) may refuse
+ * more. */
 #define SENDS_MAX ((uint64_t)NCCL_NET_MAX_REQUESTS)
 
-/* 0: the end of a connection is in order: its peer has sent FIN, or this node is closing and needs
- * nothing more of it. */
+/* Return 0 when the end of a connection is in order: its peer has said goodbye, or this node is closing and
+ * needs no more of it. */
 static int link_error(struct nb_coll_comm *comm, struct nb_peer *peer, int err)
 {
     if (!nb_peer_needed(comm, peer))
@@ -28,7 +28,7 @@ static int link_error(struct nb_coll_comm *comm, struct nb_peer *peer, int err)
     return nb_comm_suspect(comm, peer, err);
 }
 
-/* The peer takes nothing more. What was queued for it is let go; shared units must not wait for it. */
+/* The peer takes no more messages: drop the queued ones, and let go of shared units. */
 static void close_tx(struct nb_tx *tx)
 {
     tx->closed = 1;
@@ -47,9 +47,9 @@ static int closed_any(const struct nb_peer *peer)
     return 0;
 }
 
-/* A peer that has left is done with when all it sent has arrived, or cannot arrive any more. Its connections
- * end in any order: bytes may still lie in the kernel behind a connection that is already closed in the other
- * direction. */
+/* The exchange with a peer that has left is over when all its messages have arrived, or can no longer arrive.
+ * Its connections end in any order: bytes may still lie in the kernel behind a connection that is already
+ * closed in the other direction. */
 static void update_gone(struct nb_coll_comm *comm, struct nb_peer *peer)
 {
     const struct nb_rx *c = &peer->rx[NB_CLASS_CONTRIB], *r = &peer->rx[NB_CLASS_RESULT];
@@ -61,8 +61,8 @@ static void update_gone(struct nb_coll_comm *comm, struct nb_peer *peer)
     else if ((c->closed || c->arrived >= peer->life.fin_count[0]) &&
              (r->closed || r->arrived >= peer->life.fin_count[1]))
         peer->gone = 1;
-    /* One that left in the middle of an operation leaves sends behind for which a window would wait for ever,
-     * instead of the values that will not come, which is an error (progress.c). */
+    /* Drop what a peer that left in the middle of an operation has not taken. A window would wait for it for
+     * ever, instead of failing for lack of the peer's values (watch/heartbeat.c). */
     for (int i = 0; i < NB_CLASS_COUNT && peer->gone; i++)
         if (!peer->tx[i].closed)
             close_tx(&peer->tx[i]);
@@ -168,7 +168,7 @@ int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx
         if (!rx->req[at])
             break;
         rx->posted++;
-        rx->quiet = 0; /* what the transport had read ahead may be for this one */
+        rx->quiet = 0; /* the transport may have read ahead for this one */
     }
     if (peer->life.fin && !peer->gone)
         update_gone(comm, peer);
@@ -210,7 +210,7 @@ void nb_tx_ready(struct nb_tx *tx, uint64_t number, size_t len)
 {
     struct nb_tx_item *it = &tx->item[number % tx->buffers];
 
-    if (tx->closed) /* let go of, and nothing is queued any more */
+    if (tx->closed) /* the queue was dropped */
         return;
     it->len = len;
     it->ready = 1;
@@ -251,40 +251,41 @@ void nb_rx_take(struct nb_rx *rx)
 /* ---- sharing the link -------------------------------------------------------------------------------- */
 
 /*
- * How a node's peers share its link. A sum waits for every node's contribution, and an operation for its last
- * byte: it does not help a peer to get its bytes before the others get theirs, it hurts. Left to the network,
- * some connections run far ahead (they are older, or their receivers are less busy), and in the end the few
- * that are behind have the links to themselves while all the others are idle. So a peer gets nothing new
- * while it is more than a few milliseconds ahead of the one that is most behind. This is for transports that
- * let bytes pile up in the host (`early` in net/transport.h).
+ * Fairness: how a node's peers share its link. A sum waits for every node's contribution, and an operation
+ * for its last byte. So a peer gains nothing from bytes that arrive before the others get theirs. Left to the
+ * network, some connections run far ahead (they are older, or their receivers are less busy). In the end the
+ * slow ones have the link to themselves, while the other links are idle. So a peer gets no new message while
+ * it is more than a few milliseconds ahead of the slowest one. This is for transports that let bytes pile up
+ * in the host (`early` in net/transport.h).
  *
- * The bookkeeping is that of start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): each ring counts
- * the bytes that its peer has had; a ring that has nothing to send counts as level with the last, so that it
- * neither saves up a claim nor holds up anybody. Here the order is not that of a scheduler of the link: it
- * only bounds the lead.
+ * The bookkeeping is that of start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996). Each ring counts
+ * the bytes that its peer has received. An empty ring counts as level with the slowest one, so that it
+ * neither saves up a claim nor holds up other rings. Unlike there, the counts only bound the lead; the
+ * network schedules the link.
  *
- * Nobody waits for ever because of this: the last one itself is always allowed, and one that has not moved
- * for some time (its node is late, or it waits itself for what is held back) does not count until it moves.
+ * Waiting is bounded: the slowest one may always send. A ring that has not moved for some time (its node is
+ * late, or it waits itself for a peer that is held back) does not count until it moves.
+ *
  * Values that go straight to a reduce-scatter's owners are left out (`apart` in ring.h). NCCL walks over the
- * blocks one after the other, so that the owners do not need them at the same time; while one owner gets its
- * block from all others at once, each of these has but a part of its link for it, and the rest is for the
- * owners behind. Held back, it would be idle (docs/scale.md).
+ * blocks one after the other, so the owners need them at different times. While one owner gets its block from
+ * all other nodes, each of these has only a part of its link for it. The rest is for the next owners, and
+ * fairness would leave it idle (docs/scale.md).
  *
- * The counts of the two classes are independent, as their rings are (comm.h tells why these must be).
+ * The counts of the two classes are independent, as their rings have to be (comm.h).
  */
 
-#define LEAD_MIN 131072u /* below this a ring would run empty between two looks */
+#define LEAD_MIN 131072u /* a ring would run empty between two updates with less */
 #define LEAD_NS (4 * (int64_t)NB_NS_PER_MS)
 #define STUCK_NS (20 * (int64_t)NB_NS_PER_MS)
-#define STUCK_MOST_NS ((int64_t)NB_NS_PER_S) /* of a ring whose single messages take long */
+#define STUCK_MOST_NS ((int64_t)NB_NS_PER_S) /* for rings whose single messages take long */
 
-/* When a ring that has something to send will count as stuck: it has not moved for four times what its last
- * message took. */
+/* Return when a ring with messages counts as stuck: when it has not moved for four times the time of its last
+ * message. */
 static int64_t stuck_ns(struct nb_tx *tx, int64_t now_ns)
 {
     int64_t patience;
 
-    if (tx->moved_ns == 0) { /* it was idle */
+    if (tx->moved_ns == 0) { /* it was empty */
         tx->moved_ns = now_ns;
         tx->took_ns = 0;
         tx->seen = tx->had;
@@ -298,7 +299,8 @@ static int64_t stuck_ns(struct nb_tx *tx, int64_t now_ns)
     return tx->moved_ns + patience;
 }
 
-/* How far the last one gets in LEAD_NS. What it was stays while nothing moves, and over a pause. */
+/* Set the lead to the bytes of the slowest ring in LEAD_NS. It stays while all rings stand still, and over a
+ * pause. */
 static void adapt_lead(struct nb_fair *f, uint64_t least, int64_t now_ns)
 {
     int64_t took = now_ns - f->noted_ns;
@@ -313,7 +315,7 @@ static void adapt_lead(struct nb_fair *f, uint64_t least, int64_t now_ns)
     f->noted_ns = now_ns;
 }
 
-/* Nothing is to be sent: all begin level the next time. */
+/* All rings are empty: they start level the next time. */
 static void rest(struct nb_coll_comm *comm, struct nb_fair *f, enum nb_class cls)
 {
     for (int i = 0; f->noted_ns && i < comm->nneighbors; i++)
@@ -352,7 +354,7 @@ void nb_fair_update(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns
         return;
     }
     f->bounded = busy > 1 && least != UINT64_MAX;
-    if (least == UINT64_MAX) /* all are stuck */
+    if (least == UINT64_MAX) /* all rings are stuck */
         return;
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_tx *tx = &comm->neighbors[i]->tx[cls];
@@ -366,14 +368,13 @@ void nb_fair_update(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns
 /* ---- rings with news --------------------------------------------------------------------------------- */
 
 /*
- * Which receive rings may have got something. A round of the engine that asked every connection of every peer
- * would spend a system call on each, most of them for nothing: with 64 nodes 189 of them, more than a round's
- * work takes. So one epoll set (epoll(7), edge-triggered) tells in one call which sockets have news; a ring
- * whose transport had nothing the last time is not asked again before it has, or before something is posted
- * to it.
+ * The rings that may have received something. With 64 nodes a round that asks every connection spends 189
+ * system calls, most of them in vain, and longer than its work. So one epoll set (epoll(7), edge-triggered)
+ * reports all sockets with news in one call. A ring whose transport was empty is asked again when the set
+ * reports it, or when a receive is posted.
  *
- * The engine still sleeps on what poll_fds of the transport says (progress.c). A ring whose transport has no
- * such descriptor is asked in every round.
+ * The engine still sleeps on the descriptors of the transport's poll_fds (progress.c). A ring whose transport
+ * has no such descriptor is asked in every round.
  */
 
 void nb_arrivals_open(struct nb_coll_comm *comm)
@@ -411,7 +412,7 @@ void nb_arrivals_poll(struct nb_coll_comm *comm)
         for (int i = 0; i < n; i++) {
             struct nb_rx *rx = ev[i].data.ptr;
             rx->quiet = 0;
-            /* The end lies behind bytes that are read first, and will not be told of once more. */
+            /* The end lies behind bytes that are read first, and is reported only once. */
             if (ev[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
                 rx->watched = 0;
         }

@@ -43,10 +43,10 @@ int nb_coll_close_begin(struct nb_coll_comm *comm)
     return 0;
 }
 
-/* The engine has let go of it. */
+/* Free a communicator that the engine has let go of. */
 static void finish(struct nb_coll_comm *comm)
 {
-    nb_monitor_remove(comm->node->monitor, comm); /* before the connections, which it asks, are closed */
+    nb_monitor_remove(comm->node->monitor, comm); /* before the connections are closed, which it asks */
     nb_comm_log_summary(comm);
     nb_staging_unregister(comm);
     for (int i = 0; i < comm->nneighbors; i++) {
@@ -59,7 +59,7 @@ static void finish(struct nb_coll_comm *comm)
     nb_setup_free(comm);
 }
 
-/* The engine is stuck, or work on the device: what it may be using stays. */
+/* Leave memory as it is: the engine, or work on the device, is stuck and may use it. */
 static int leave(struct nb_coll_comm *comm, const char *who)
 {
     NB_WARN("%s: closeColl: its %s is stuck, so its memory and connections are not given back", comm->label,
@@ -82,7 +82,7 @@ int nb_coll_close_step(struct nb_coll_comm *comm)
     return 0;
 }
 
-/* Wait until the engine has let go of it, or is found stuck. */
+/* Wait until the engine has let go of the communicator, or is found stuck. */
 static void wait_detached(struct nb_coll_comm *comm)
 {
     pthread_mutex_lock(&comm->closing.lock);

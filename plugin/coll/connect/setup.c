@@ -14,9 +14,9 @@
 #include "coll/schedule/schedule.h"
 #include "coll/watch/watch.h"
 
-/* What begins with this node's own place goes round: of all others at the same time, if it began with the
- * lowest rank, all would wait for that one's link. Of a grid the column comes first: its nodes pass on to
- * their rows what they get. */
+/* Order the neighbors for sending. Each node begins after its own rank: if all began with the lowest rank,
+ * all would wait for that one's link. On a grid the column comes first: its nodes pass segments on to their
+ * rows. */
 static void order_sends(struct nb_coll_comm *comm)
 {
     int found = 0, behind = 0;
@@ -32,7 +32,7 @@ static void order_sends(struct nb_coll_comm *comm)
     }
 }
 
-/* The nodes that this one will be connected with. 0 or -ENOMEM. */
+/* Find the nodes that this one will be connected with. 0 or -ENOMEM. */
 static int find_neighbors(struct nb_coll_comm *comm)
 {
     int *rank = calloc((size_t)comm->nnodes, sizeof(*rank)), n;
@@ -87,7 +87,7 @@ struct nb_coll_comm *nb_setup_comm(struct nb_context *ctx, int dev, uint64_t com
     comm->gpu = nb_current_gpu(ctx);
     wish = (struct nb_device_wish){.gpu = comm->gpu, .nnodes = nnodes, .comm_id = comm_id};
     comm->device_error = nb_device_choose(ctx, &wish, &comm->device);
-    if (comm->device_error) /* a reason for the vote; until then something has to be there */
+    if (comm->device_error) /* a reason against the group; until then a device has to exist */
         comm->device = nb_host_device();
     comm->stats.workers = comm->device->ops->workers ? comm->device->ops->workers(comm->device) : 0;
     snprintf(comm->label, sizeof(comm->label), "comm 0x%llx node %d/%d", (unsigned long long)comm_id, rank,
@@ -99,7 +99,7 @@ struct nb_coll_comm *nb_setup_comm(struct nb_context *ctx, int dev, uint64_t com
     comm->submit.ops = calloc(NB_OPS, sizeof(*comm->submit.ops));
     comm->peer = calloc((size_t)nnodes, sizeof(*comm->peer));
     comm->shadow = comm->ctx->params->shadow;
-    /* In shadow mode nobody else holds references, so that nobody has to confirm them. */
+    /* In shadow mode other nodes hold no references, so no confirmation is needed. */
     comm->refs = nb_refs_create(ctx, comm->device, comm->shadow ? 1 : nnodes);
     if (!comm->win || !comm->submit.ops || !comm->peer || !comm->refs || find_neighbors(comm) ||
         nb_decisions_init(comm) || nb_confirms_create(comm) || nb_flow_create(comm) ||

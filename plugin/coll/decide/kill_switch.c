@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The switch that takes compression out of a running job. Whoever finds the word changed in its
- * NIBBLE_CONTROL file (comm/node.h) asks node 0, which numbers the change and tells all nodes; each
- * applies it to the next operation that it decides on and answers from which one on. Nothing has to stop for
- * it: the codec is the sender's choice for each message, so that nodes may switch a few operations apart.
+ * The switch that takes compression out of a running job. A node that finds a changed word in its file of
+ * NIBBLE_CONTROL (comm/node.c) asks node 0. Node 0 numbers the change and tells all nodes. Each node applies
+ * it to its next decision and answers with the number of that operation. The job goes on meanwhile: the
+ * sender chooses the codec of each message, so nodes may switch a few operations apart.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ static const char *word_of(int off)
     return off ? "off" : "on";
 }
 
-/* Apply the state to the operations that are not decided yet; the number of the first. */
+/* Apply the change to undecided operations. Return the number of the first one. */
 static uint64_t apply(struct nb_coll_comm *comm, int off, uint32_t epoch, const char *who)
 {
     uint64_t first = comm->begun ? nb_window(comm, comm->begun - 1)->op->opno + 1 : 0;
@@ -39,7 +39,7 @@ static void count_answer(struct nb_coll_comm *comm, uint64_t first)
                 (unsigned long long)comm->decisions->kill_switch.last_op);
 }
 
-/* Node 0: make it so, everywhere. */
+/* Node 0: apply the change, and tell all nodes. */
 static int decide(struct nb_coll_comm *comm, int off, const char *who)
 {
     if (off == nb_decisions_off(comm->decisions))
@@ -82,7 +82,7 @@ int nb_kill_switch_control(struct nb_coll_comm *comm, struct nb_peer *peer, cons
         return decide(comm, (int)ctl->a, who);
     }
     if (ctl->kind == NB_CTL_SWITCHED) {
-        if (ctl->c == comm->decisions->kill_switch.epoch) /* not the answer to an earlier change */
+        if (ctl->c == comm->decisions->kill_switch.epoch) /* not an answer to an earlier change */
             count_answer(comm, ctl->a);
         return 0;
     }

@@ -48,7 +48,8 @@ int nb_proof_possible(const struct nb_coll_comm *comm)
     return comm->device->ops->pick != NULL;
 }
 
-/* One for the operation's block of `values` values, or NULL: it is too small, or there is no memory. */
+/* Begin the proof of an operation with a block of `values` values. NULL: the block is too small, or there is
+ * no memory. */
 static struct nb_proof *call_one(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call,
                                  uint64_t values, size_t width)
 {
@@ -80,7 +81,7 @@ static void dismiss(struct nb_coll_comm *comm, struct nb_proof *w)
     comm->decisions->proofs.free = w;
 }
 
-/* The proof of the operation, which is over. */
+/* Take the proof from an operation that has ended. */
 static struct nb_proof *take(struct nb_op *op)
 {
     struct nb_proof *w = op->proof;
@@ -95,7 +96,7 @@ ssize_t nb_proof_pick(struct nb_coll_comm *comm, const struct nb_op *op, struct 
     struct nb_proof *w = op->proof;
     const uint64_t rel = off - (uint64_t)comm->rank * op->block;
 
-    if (rel % w->width || bytes % w->width) /* then it will not be complete */
+    if (rel % w->width || bytes % w->width) /* the proof stays incomplete */
         return 0;
     return comm->device->ops->pick(comm->device, work, w->width, values, w->values, w->picks, rel / w->width,
                                    bytes / w->width, w->raw);
@@ -139,7 +140,7 @@ void nb_proof_weights(struct nb_coll_comm *comm, struct nb_op *op, const struct 
         call_one(comm, op, call, values, width);
 }
 
-/* Tell those whose turn it is: all operations before theirs are over. */
+/* Report the weights whose turn it is: all earlier operations have ended. */
 void nb_proof_advance(struct nb_coll_comm *comm)
 {
     struct nb_proofs *all = &comm->decisions->proofs;

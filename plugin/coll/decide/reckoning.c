@@ -49,7 +49,7 @@ void nb_facts_settle(struct nb_coll_comm *comm, const struct nb_reckon_facts *sl
     }
 }
 
-/* What is left to the reckoning: NULL, where settings say it all. */
+/* Return the names of the sums that settings leave to the reckoning, or NULL. */
 static const char *what_is_reckoned(const struct nb_params *p)
 {
     const bool rs = nb_policy_reckons(p, NB_FUNC_REDUCE_SCATTER),

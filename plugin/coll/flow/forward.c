@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Forwarding: the message goes on as it came, from the message buffer in which it arrived, which is free
- * again when the last receiver has taken it, and is delivered here. So a completed window has no pending
- * forwards. See internal.h for the order.
+ * Forwards: a message goes on unchanged, from the message buffer in which it arrived, and is delivered here. The message buffer
+ * is free when the last receiver has taken it. So a window that is done has no pending forwards. internal.h
+ * explains the order.
  */
 #include <errno.h>
 
@@ -10,7 +10,7 @@
 
 /* ---- what has arrived -------------------------------------------------------------------------------- */
 
-/* 1: the head of the ring is `segment`; 0: not yet; < 0: something else is there. */
+/* Return 1 when the head of the ring is `segment`, 0 not yet, < 0 when another message is there. */
 static int has_arrived(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_rx *rx,
                        const struct nb_op *op, const struct nb_segment *segment)
 {
@@ -19,7 +19,7 @@ static int has_arrived(struct nb_coll_comm *comm, struct nb_peer *peer, const st
     if (!nb_rx_head(comm, peer, rx == &peer->rx[NB_CLASS_CONTRIB] ? NB_CLASS_CONTRIB : NB_CLASS_RESULT))
         return 0;
     if (m->opno < op->opno && m->func == NB_FUNC_ALL_GATHER && !(m->flags & NB_MSG_ROUTE))
-        return 0; /* an earlier all-gather's block, not delivered yet */
+        return 0; /* a block of an earlier all-gather, which waits for delivery */
     if (m->opno != op->opno || m->func != op->func || !nb_msg_carries(op, segment, m))
         return nb_comm_error(
             comm, -EPROTO,
@@ -34,7 +34,7 @@ static int has_arrived(struct nb_coll_comm *comm, struct nb_peer *peer, const st
     return 1;
 }
 
-/* 1 when all to whom the segment goes have room; 0, or < 0 when one of them has left. */
+/* Return 1 when all receivers of the segment have room, 0, or < 0 when one of them has left. */
 static int room(struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_segment *segment)
 {
     for (int i = 0; i < comm->nneighbors; i++) {
@@ -56,8 +56,8 @@ static void count(struct nb_coll_comm *comm, const struct nb_msg *m, size_t len,
         comm->stats.func[NB_FUNC_ALL_GATHER].unchanged_units += (uint64_t)copies;
 }
 
-/* What has come from `from`, at the head of `rx`, goes on and is delivered, if it is the segment: 1, 0 not
- * now, or < 0. */
+/* Forward and deliver the message at the head of `rx`, from `from`, if it is the segment: 1, 0 not now, or <
+ * 0. */
 static int forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment,
                    struct nb_peer *from, struct nb_rx *rx)
 {
@@ -76,7 +76,7 @@ static int forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const str
     len = rx->len[nb_rx_at(rx)];
     if (head.func == NB_FUNC_ALL_GATHER && !nb_gather_can_take(comm, owner, &head))
         return 0;
-    /* The message buffer is kept by a count of its own while it is taken, which may finish the window. */
+    /* Count the message buffer while it is taken, which may complete the window. */
     unit->len = len;
     unit->left = 1;
     ret = head.func == NB_FUNC_ALL_GATHER ? nb_gather_take(comm, owner, from, win, segment, rx)
@@ -96,14 +96,14 @@ static int forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const str
     return ret;
 }
 
-/* A result of this node's own, which has gone to results_to: to the others, now that it is its turn. */
+/* Forward a result of this node, which results_to have already, to the other peers, in its turn. */
 static int emit(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment)
 {
     struct nb_pool *pool = &comm->flow->reduce.results;
     struct nb_shared *unit;
     int ret;
 
-    /* Results of operations that are not forwarded lie between. */
+    /* Results of operations without forwards lie between. */
     comm->flow->forward.emit_next = nb_max64(comm->flow->forward.emit_next, pool->head);
     while (comm->flow->forward.emit_next < pool->tail &&
            pool->shared[comm->flow->forward.emit_next % pool->buffers].opno < win->op->opno)
@@ -129,7 +129,7 @@ static int emit(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct
 
 /* ---- the cursor -------------------------------------------------------------------------------------- */
 
-/* The window and segment that are next, or NULL; windows of which nothing is left to forward are passed. */
+/* Return the next window and *segment, or NULL. Passes windows that have no segment left to forward. */
 static struct nb_coll_req *next(struct nb_coll_comm *comm, struct nb_segment *segment)
 {
     struct nb_cursor *at = &comm->flow->forward.cursor;
@@ -153,7 +153,7 @@ int nb_forward_next(struct nb_coll_comm *comm)
     int ret;
 
     if (!win || nb_cursor_reached(comm, &comm->flow->reduce.cursor) <
-                    comm->flow->forward.cursor.seq) /* older sums have to be done */
+                    comm->flow->forward.cursor.seq) /* older sums come first */
         return 0;
     rx = win->op->schedule->forward_from(comm, win->op, &segment, &from);
     ret = rx ? forward(comm, win, &segment, from, rx) : emit(comm, win, &segment);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The receiving half of all-gathers: blocks are delivered as they come, each owner's segments in order, many
- * at a time. Differences are added to this node's copy of the reference; where that does not fit, raw bytes
- * are asked for, and the task waits for them.
+ * Receives all-gathers. Blocks are delivered as they come, many at a time, each owner's segments in order.
+ * Differences are added to this node's copy of the reference. Where that does not fit, the task asks for raw
+ * bytes and waits for them.
  */
 #include <errno.h>
 #include <string.h>
@@ -28,7 +28,7 @@
  * until the message is decoded, or is known not to be.
  */
 
-/* The segment is delivered, and its bytes are kept, or could not be. */
+/* The segment is delivered. Its bytes are kept, or could not be. */
 static int delivered(struct nb_coll_comm *comm, struct nb_task *t)
 {
     const struct nb_msg *m = &t->msg;
@@ -39,7 +39,7 @@ static int delivered(struct nb_coll_comm *comm, struct nb_task *t)
     return t->op->schedule->delivered(comm, t->op, owner, m, kept) ? -1 : NB_TASK_OVER;
 }
 
-/* The bytes are where NCCL wants them: keep them as the reference. */
+/* The bytes are in place: keep them as the reference. */
 static int keep(struct nb_coll_comm *comm, struct nb_task *t)
 {
     if (!t->ref)
@@ -48,7 +48,7 @@ static int keep(struct nb_coll_comm *comm, struct nb_task *t)
     return NB_TASK_MORE;
 }
 
-/* The message is not needed any more. */
+/* Let go of the message. */
 static void release_head(struct nb_task *t)
 {
     if (t->rx)
@@ -66,7 +66,7 @@ static int ask(struct nb_task *t)
     return NB_TASK_MORE;
 }
 
-/* This node does not hold what the differences are from. */
+/* This node lacks the reference of the differences. */
 static int ask_without_reference(struct nb_task *t)
 {
     NB_INFO(NCCL_NET, "reference %u of %s does not fit: asking for raw bytes of all_gather %llu",
@@ -74,21 +74,21 @@ static int ask_without_reference(struct nb_task *t)
     return ask(t);
 }
 
-/* What has come is damaged: the message, or bytes on their way through this node. */
+/* The data is damaged: the message, or bytes on their way through this node. */
 static int ask_after_damage(struct nb_coll_comm *comm, struct nb_task *t)
 {
     nb_payload_damage_mended(comm, t->peer, t->owner->rank, &t->msg);
     return ask(t);
 }
 
-/* Are they those that the owner meant? */
+/* Compare the values with the owner's hash. */
 static int check(struct nb_task *t)
 {
     t->step = NB_STEP_HASH;
     return NB_TASK_MORE;
 }
 
-/* A part of what was asked for is there. */
+/* A part of the requested bytes is in place. */
 static int resent(struct nb_coll_comm *comm, struct nb_task *t)
 {
     int error;
@@ -98,7 +98,7 @@ static int resent(struct nb_coll_comm *comm, struct nb_task *t)
     return error ? error : NB_TASK_MORE;
 }
 
-/* They have come as they are, or quantized. */
+/* Raw or quantized values are in place. */
 static int decoded(struct nb_coll_comm *comm, struct nb_task *t)
 {
     if (!(t->msg.flags & NB_MSG_KEEP) || t->msg.codec != NB_CODEC_RAW || !nb_payload_compares_kept(comm))
@@ -115,7 +115,7 @@ static int checked(struct nb_coll_comm *comm, struct nb_task *t)
 
     if (!t->resent)
         return as_meant ? keep(comm, t) : ask_after_damage(comm, t);
-    if (!as_meant) /* for the second time: not on the way */
+    if (!as_meant) /* the second time: not on the way */
         return nb_payload_damaged(comm, t->owner, t->owner->rank, &t->msg);
     if (t->msg.flags & NB_MSG_KEEP)
         ref = nb_refs_of_peer(comm->refs, t->owner->rank, t->msg.ref_number, t->op->block, 1);
@@ -123,7 +123,7 @@ static int checked(struct nb_coll_comm *comm, struct nb_task *t)
     return keep(comm, t);
 }
 
-/* Does what this node holds fit? */
+/* Compare the hash of this node's reference. */
 static int compared(struct nb_task *t)
 {
     if (t->seen.hash != t->msg.ref_hash)
@@ -154,7 +154,7 @@ static int step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t resul
     }
 }
 
-/* The first step: 0, or a negative errno when the message makes no sense. */
+/* Choose the first step: 0, or a negative errno when the message makes no sense. */
 static int first_step(struct nb_coll_comm *comm, struct nb_task *t)
 {
     const struct nb_msg *m = &t->msg;
@@ -179,7 +179,7 @@ static int first_step(struct nb_coll_comm *comm, struct nb_task *t)
 
 /* ---- one segment --------------------------------------------------------------------------------------- */
 
-/* The operation before has to be out of the way: it writes the reference that this one is decoded against. */
+/* Wait for the operation before: it writes the reference of this one. */
 int nb_gather_can_take(const struct nb_coll_comm *comm, const struct nb_peer *owner, const struct nb_msg *m)
 {
     return nb_tasks_to_be_had(&comm->flow->tasks) &&
@@ -241,7 +241,8 @@ int nb_gather_receive(struct nb_coll_comm *comm, struct nb_peer *peer)
     if (!nb_rx_head(comm, peer, NB_CLASS_CONTRIB) || m->func != NB_FUNC_ALL_GATHER)
         return 0;
     win = nb_find_window(comm, peer, m, &peer->gather.seq, &segment);
-    if (!win || win->op->schedule->next_forward) /* the latter are taken in the order of windows: forward.c */
+    if (!win ||
+        win->op->schedule->next_forward) /* forward.c takes those of other nodes, in the order of windows */
         return 0;
     rel = m->offset - (uint64_t)peer->rank * win->op->block;
     /* A block's segments come in order: a repeated or skipped one would be counted as another. */

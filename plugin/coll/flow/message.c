@@ -75,7 +75,7 @@ struct nb_coll_req *nb_find_window(struct nb_coll_comm *comm, struct nb_peer *pe
         if (*seq == comm->begun)
             return NULL;
         if (*seq < comm->oldest)
-            continue; /* finished, perhaps used again */
+            continue; /* done, perhaps in use again */
         win = nb_window(comm, *seq);
         if (!ends_before(win, m))
             break;
@@ -114,7 +114,7 @@ static bool is_off(const struct nb_coll_comm *comm)
     return comm->ctx->params->payload_check == NB_PAYLOAD_CHECK_OFF || !comm->device->ops->check;
 }
 
-/* The value, and the time that it takes, which is this processor's work as the codec's is. */
+/* Compute the check value, and count the time as the codec's. */
 static uint64_t value_of(struct nb_coll_comm *comm, const uint8_t *body, size_t bytes)
 {
     const int64_t begun = nb_clock_ns(&comm->ctx->clock);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The receiving half: looks at the oldest message of every peer and does what it allows. Blocks of an
- * all-gather (gather_receive.c) and results of an all-reduce are delivered as they come, for each peer on its
- * own; a sum (reduce.c) waits for the messages of all.
+ * Receives: handles the oldest message of every peer as far as possible. Blocks of an all-gather
+ * (gather_receive.c) and results of an all-reduce are delivered as they come, for each peer by itself. A sum
+ * (reduce.c) waits for the messages of all its contributors.
  */
 #include <errno.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 /* ---- one result -------------------------------------------------------------------------------------- */
 
-/* A result has been decoded, or the own values were added to it; and it was looked at. */
+/* A step of a result's task is done: decode, or the sum with the own values, or the proof. */
 static int taken(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 {
     if (t->step == NB_STEP_PROVE) {
@@ -27,8 +27,8 @@ static int taken(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
     return nb_task_prove(t);
 }
 
-/* Run the task, set up but for its next function: it makes of the message at the head of the peer's RESULT
- * ring what its segment delivers. At 0 the device has no room, and the task is dropped. */
+/* Run the task, complete but for its `next`, on the message at the head of the peer's RESULT ring. 1, 0 when
+ * the device has no room and the task is dropped, or < 0 when the communicator has failed. */
 static int take_result(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_task *t)
 {
     const struct nb_rx *rx = &peer->rx[NB_CLASS_RESULT];
@@ -72,8 +72,8 @@ int nb_result_deliver(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb
     return take_result(comm, peer, t);
 }
 
-/* Two hops and levels: the message at the head of the peer's RESULT ring is a sum of all others' values for
- * the segment of this node's block: add the own values and deliver it. */
+/* Two hops and levels: add the own values to the sum of all others' values at the head of the peer's RESULT
+ * ring, for a segment of this node's block, and deliver it. Returns as take_result. */
 static int take_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
                     const struct nb_segment *segment)
 {
@@ -114,7 +114,7 @@ static int receive_result(struct nb_coll_comm *comm, struct nb_peer *peer)
     int ret;
 
     if (rx->shared)
-        return 0; /* all that comes on it is forwarded, too (forward.c) */
+        return 0; /* every message on it is forwarded, too (forward.c) */
     if (!nb_rx_head(comm, peer, NB_CLASS_RESULT))
         return 0;
     m = rx->head;
@@ -147,8 +147,8 @@ static int receive_result(struct nb_coll_comm *comm, struct nb_peer *peer)
     return ret;
 }
 
-/* Sums and forwards, a few at a time: arrivals and departures of other segments must not wait for a long row
- * of them. */
+/* Sum and forward a few segments at a time, so that other arrivals and departures do not wait for many of
+ * them. */
 static int work_for_others(struct nb_coll_comm *comm)
 {
     const uint64_t at = comm->flow->reduce.cursor.seq + comm->flow->forward.cursor.seq;
@@ -158,7 +158,7 @@ static int work_for_others(struct nb_coll_comm *comm)
         moved = 1;
     for (int i = 0; i < 4 && ret >= 0 && (ret = nb_forward_next(comm)) > 0; i++)
         moved = 1;
-    /* One of the two may have waited for the other to pass a window. */
+    /* One cursor may have waited for the other one to pass a window. */
     return ret < 0 ? ret : moved | (at != comm->flow->reduce.cursor.seq + comm->flow->forward.cursor.seq);
 }
 

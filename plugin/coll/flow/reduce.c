@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sums. A segment waits until the message of every peer for it is at the head of that peer's ring, and is
- * summed in rank order, so that its bits do not depend on who was first. What becomes of the sum: it is
- * delivered (reduce-scatter), coded for everyone and delivered as they decode it (all-reduce), coded for its
- * owner (two hops), or, a row's, for the node that finishes it (two levels).
+ * Sums. A segment waits until every contributor's message for it is at the head of its ring, and is summed in
+ * rank order, so that its bits do not depend on timing. Then the sum is delivered (reduce-scatter), coded for
+ * all nodes and delivered as they decode it (all-reduce), coded for its owner (two hops), or, of a row, coded
+ * for the node that finishes it (two levels).
  */
 #include <errno.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 /* ---- what has arrived -------------------------------------------------------------------------------- */
 
-/* Where a sum goes. */
+/* The destination of a sum. */
 enum goal {
     HERE,
     TO_ALL,
@@ -30,7 +30,8 @@ static enum goal goal_of(const struct nb_coll_comm *comm, const struct nb_op *op
     return segment->relay >= 0 ? TO_OWNER : HERE;
 }
 
-/* 1: the head of every peer is its contribution to `segment`; 0: not yet; < 0: something else is there. */
+/* Return 1 when the head of every contributor's ring is its contribution to `segment`, 0 not yet, < 0 when
+ * another message is there. */
 static int all_arrived(struct nb_coll_comm *comm, const struct nb_coll_req *win,
                        const struct nb_segment *segment)
 {
@@ -44,7 +45,7 @@ static int all_arrived(struct nb_coll_comm *comm, const struct nb_coll_req *win,
         if (!nb_rx_head(comm, peer, NB_CLASS_CONTRIB))
             return 0;
         if (m->opno < op->opno && m->func == NB_FUNC_ALL_GATHER)
-            return 0; /* an earlier all-gather's block, not delivered yet */
+            return 0; /* a block of an earlier all-gather, which waits for delivery */
         if (m->opno != op->opno || m->func != op->func || !nb_msg_carries(op, segment, m))
             return nb_comm_error(
                 comm, -EPROTO,
@@ -60,9 +61,9 @@ static int all_arrived(struct nb_coll_comm *comm, const struct nb_coll_req *win,
     return 1;
 }
 
-/* Bytes of the segment that all nodes take for values. Every node sends at least those that are: one that has
- * no record sends padding besides, which nobody needs. A node that coded more than another sent contradicts
- * it: one of the two has a wrong record, and values are missing. */
+/* Return the bytes of the segment that all nodes take for values. Every node sends at least the real ones: a
+ * node without a record sends padding besides, which is dropped. If a node has coded more than another one
+ * sent, one of the two has a wrong record, and values are missing. */
 static int64_t common_bytes(struct nb_coll_comm *comm, const struct nb_op *op,
                             const struct nb_segment *segment)
 {
@@ -98,8 +99,8 @@ static int64_t common_bytes(struct nb_coll_comm *comm, const struct nb_op *op,
 
 /* ---- the task ---------------------------------------------------------------------------------------- */
 
-/* The contributions at the heads of the rings, of which the first `bytes` bytes count. 0, or a negative
- * errno. */
+/* Collect the contributions at the heads of the rings, of which the first `bytes` bytes count. 0, or a
+ * negative errno. */
 static int set_sources(struct nb_coll_comm *comm, struct nb_task *t, uint32_t bytes)
 {
     const struct nb_op *op = t->op;
@@ -121,7 +122,7 @@ static int set_sources(struct nb_coll_comm *comm, struct nb_task *t, uint32_t by
                              : 0; /* quantized values of a type or reduction that has no quantizer */
 }
 
-/* 0, or < 0 when one of them is damaged: the communicator has failed. */
+/* Compare their check values. 0, or < 0 when one is damaged: the communicator has failed. */
 static int verify_sources(struct nb_coll_comm *comm, const struct nb_task *t)
 {
     size_t n = 0;
@@ -158,7 +159,7 @@ static void release_heads(struct nb_coll_comm *comm, struct nb_task *t)
     }
 }
 
-/* The bit of the area in which the task has its sum, or 0: an all-reduce's is where it will be delivered. */
+/* Return the bit of the area with the task's sum, or 0: an all-reduce's lies where it is delivered. */
 static unsigned partial_of(const struct nb_coll_comm *comm, const struct nb_task *t)
 {
     return t->tx && t->op->func != NB_FUNC_ALL_REDUCE
@@ -190,7 +191,7 @@ static int failed(struct nb_coll_comm *comm, const struct nb_task *t, int err, c
                          (unsigned long long)t->segment.off, what, strerror(-err));
 }
 
-/* A step is done: sum; code or copy, where the sum is sent; decode, where this node takes it as the others
+/* A step is done: sum; encode or copy, where the sum is sent; decode, where this node takes it as other nodes
  * do. */
 static int reduced(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 {
@@ -230,14 +231,13 @@ static int reduced(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 
 /* ---- where sums go ----------------------------------------------------------------------------------- */
 
-/* 1 when a result is handed to the peer as soon as there is one; others get it in the order of what is
- * forwarded. */
+/* True when the peer gets a result at once. Others get it in the order of forwards. */
 static int handed_at_once(const struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_peer *peer)
 {
     return !op->schedule->results_to || op->schedule->results_to(comm, peer);
 }
 
-/* 1 when a result can be handed to all these peers now. */
+/* True when all these peers have room for a result now. */
 static int result_room(struct nb_coll_comm *comm, const struct nb_op *op)
 {
     if (comm->flow->reduce.results.tail - comm->flow->reduce.results.head ==
@@ -250,15 +250,15 @@ static int result_room(struct nb_coll_comm *comm, const struct nb_op *op)
     return 1;
 }
 
-/* The ring that a sum goes into which is for one node. */
+/* Return the ring for a sum that goes to one node. */
 static struct nb_tx *ring_of(struct nb_coll_comm *comm, enum goal goal, const struct nb_segment *segment)
 {
     return goal == TO_OWNER ? &comm->peer[segment->owner].tx[NB_CLASS_RESULT]
                             : &comm->peer[nb_segment_finisher(segment)].tx[NB_CLASS_CONTRIB];
 }
 
-/* 1 when what is to be done with the window's operation can be decided: as with its contributions, when all
- * own segments before it have been encoded. */
+/* True when the window's operation can be decided: all own segments before it have been encoded, as for
+ * contributions. */
 static int can_decide(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
     const struct nb_schedule_ops *s = win->op->schedule;
@@ -270,7 +270,7 @@ static int can_decide(const struct nb_coll_comm *comm, const struct nb_coll_req 
     return 0;
 }
 
-/* 1 when what comes of a sum has a place to go, and it is its turn. */
+/* True when the outcome of a sum has a place to go to, and it is its turn. */
 static int can_pass_on(struct nb_coll_comm *comm, const struct nb_coll_req *win,
                        const struct nb_segment *segment)
 {
@@ -287,7 +287,7 @@ static int can_pass_on(struct nb_coll_comm *comm, const struct nb_coll_req *win,
     return can_decide(comm, win);
 }
 
-/* The sum goes on to others: 1 and what is done with it, or 0: later. `bytes` of it are values. */
+/* Plan the message of a sum that goes on. 1, or 0: later. `bytes` of it are values. */
 static int plan_message(struct nb_coll_comm *comm, struct nb_task *t, enum goal goal, uint32_t bytes)
 {
     struct nb_op *op = t->op;
@@ -324,7 +324,7 @@ static void reserve(struct nb_coll_comm *comm, struct nb_task *t)
         comm->flow->reduce.partials |= partial_of(comm, t);
     } else if (t->unit) {
         t->unit->ready = 0;
-        t->unit->left = comm->nneighbors + 1; /* the others, and this task */
+        t->unit->left = comm->nneighbors + 1; /* the other peers, and this task */
         t->unit->opno = t->op->opno;
         t->unit->off = t->segment.off;
         comm->flow->reduce.results.tail++;
@@ -351,7 +351,7 @@ static uint8_t *place_of(struct nb_coll_comm *comm, const struct nb_coll_req *wi
     return comm->flow->reduce.partial + i * comm->unit;
 }
 
-/* All contributions to the segment are there. 1, 0 when it has to wait, or < 0. */
+/* Sum a segment with all its contributions. 1, 0 when it has to wait, or < 0. */
 static int reduce(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment)
 {
     const enum goal goal = goal_of(comm, win->op, segment);
@@ -369,7 +369,7 @@ static int reduce(struct nb_coll_comm *comm, struct nb_coll_req *win, const stru
     t->bytes = (uint32_t)bytes;
     t->own = win->send + (segment->off - win->off);
     t->values = place_of(comm, win, goal, segment);
-    /* An all-reduce's segment that is forwarded, too, is delivered then. */
+    /* A forwarded segment of an all-reduce is delivered by its forward. */
     t->delivers = win->op->schedule->results_to && win->op->func == NB_FUNC_ALL_REDUCE ? 0 : segment->len;
     ret = set_sources(comm, t, (uint32_t)bytes);
     if (ret) {

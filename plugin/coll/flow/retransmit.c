@@ -6,7 +6,7 @@
 #include "coll/flow/internal.h"
 #include "nibble/codec.h"
 
-#define RETRIES 3u /* of damaged bytes, before it is no accident */
+#define RETRIES 3u /* of damaged bytes: more are no accident */
 
 /* ---- requests ---------------------------------------------------------------------------------------- */
 
@@ -100,7 +100,7 @@ static int set_copying(struct nb_coll_comm *comm, struct nb_peer *peer, int ret)
     raw->answering = ret == -EINPROGRESS ? NB_ANSWER_COPYING
                      : ret == -EAGAIN    ? NB_ANSWER_NONE
                                          : NB_ANSWER_COPIED;
-    raw->answer.left = raw->answering != NB_ANSWER_NONE; /* nothing is relayed in it meanwhile */
+    raw->answer.left = raw->answering != NB_ANSWER_NONE; /* so no relayed message uses it meanwhile */
     comm->flow->retransmits.copying += (unsigned)(raw->answering == NB_ANSWER_COPYING) - (unsigned)before;
     return 0;
 }
@@ -118,7 +118,7 @@ static int begin_answer(struct nb_coll_comm *comm, struct nb_peer *peer)
                                                peer->flow->raw.answer.buf + NB_CTL_BYTES, data, ask->len));
 }
 
-/* The bytes are there, and the ring has room. */
+/* Send the answer: its bytes are in place, and the ring has room. */
 static void send_answer(struct nb_coll_comm *comm, struct nb_peer *peer)
 {
     struct nb_peer_raw *raw = &peer->flow->raw;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sending half: walks the windows for each peer in order, encodes the segments that go to it into buffers
- * of ours and queues them. A segment that is encoded no longer needs NCCL's memory: a window that only
- * contributes is then finished for NCCL, although its bytes are still on their way ("early completion").
+ * Sends: walks over the windows for each peer in order, encodes the peer's segments into the engine's
+ * buffers, and queues them. An encoded segment no longer needs NCCL's memory. So a window that only
+ * contributes is done for NCCL while its bytes are still on their way ("early completion").
  */
 #include <errno.h>
 #include <string.h>
@@ -12,11 +12,11 @@
 
 #define MEASURE_SELDOM 65536u /* tiles; only the first of a window */
 
-/* Which tiles of a segment are measured (struct nb_encode_stats). It depends on nothing but the segment's
- * place, so that what is compared with the step before is always of the same values (state/jump.h). Tiles of
- * an all-reduce are numbered from its window's start, and by their numbers alone a node may own all that
- * would be measured: there it is every 17th segment, beginning with the first that this node sends, which is
- * the window's second where it sums the first itself. */
+/* Choose the tiles of a segment that are measured (struct nb_encode_stats), by the segment's place alone, so
+ * that a step is compared with the same values of the step before (state/jump.h). Tiles of an all-reduce are
+ * numbered from the start of its window. By number alone one node might own all measured tiles, so there
+ * every 17th segment is measured, beginning with the first that this node sends: the second of the window
+ * where this node sums the first itself. */
 static uint32_t measured_tiles(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
                                const struct nb_segment *segment)
 {
@@ -31,7 +31,7 @@ static uint32_t measured_tiles(const struct nb_coll_comm *comm, const struct nb_
 
 /* ---- contributions to a sum ------------------------------------------------------------------------ */
 
-/* A step of a contribution's task is done: code (in shadow mode into nowhere), or copy. */
+/* A step of a contribution's task is done: encode (in shadow mode into scratch), or copy. */
 static int contributed(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 {
     struct nb_op *op = t->op;
@@ -62,12 +62,12 @@ static int contributed(struct nb_coll_comm *comm, struct nb_task *t, ssize_t res
     return NB_TASK_OVER;
 }
 
-/* What is done with the values of a contribution. 1, or 0: later. */
+/* Choose the codec of a contribution and hold its residual. 1, or 0: later. */
 static int plan_contribution(struct nb_coll_comm *comm, struct nb_task *t, const uint8_t *src)
 {
     struct nb_op *op = t->op;
     const struct nb_segment *segment = &t->segment;
-    /* Reduce-scatter: each owner's block has an error of its own. All-reduce: one stream for all. */
+    /* A reduce-scatter has a residual for each owner's block, an all-reduce one for all. */
     uint32_t block = op->func == NB_FUNC_REDUCE_SCATTER ? (uint32_t)segment->owner : 0;
     enum nb_codec codec =
         nb_op_segment_codec(op, segment->sure, segment->most / op->value, NB_HOP_CONTRIBUTION);
@@ -135,7 +135,7 @@ static int send_gather(struct nb_coll_comm *comm, struct nb_peer *peer, struct n
         unit->opno = win->op->opno;
         unit->off = segment->off;
         unit->ready = 0;
-        unit->left = comm->nnodes; /* the others, and the task */
+        unit->left = comm->nnodes; /* the other peers, and the task */
         pool->tail++;
         if (nb_gather_send(comm, win, segment, NULL, unit) < 0)
             return -1;
@@ -161,7 +161,7 @@ static int send_to(struct nb_coll_comm *comm, struct nb_peer *peer)
         struct nb_segment segment;
 
         if (!win->op->schedule->next_send(comm, win, peer->rank, at->off, &segment)) {
-            /* What the first-hop cursor has for this peer comes before any newer window. */
+            /* The first-hop cursor's segments for this peer come before any newer window. */
             if (comm->flow->first_hop.seq <= at->seq && nb_has_first_hop(win->op))
                 break;
             nb_cursor_pass(at);

@@ -9,7 +9,7 @@
 
 #define CONTROL_SLOTS_TX 256u
 #define CONTROL_SLOTS_GRID \
-    (CONTROL_SLOTS_TX + 3 * NB_GRID_MOST) /* what is passed on besides (watch/control.c) */
+    (CONTROL_SLOTS_TX + 3 * NB_GRID_MOST) /* relayed messages besides (watch/control.c) */
 #define CONTROL_SLOTS_RX 16u
 #define CONTROL_RX_BYTES (NB_CTL_BYTES + NB_CTL_DATA_BYTES + 32u) /* to the next cache line */
 #define POSTED_MAX 16u /* receives posted at once: within what any ncclNet transport allows */
@@ -29,7 +29,7 @@ static void wire_free(struct nb_coll_comm *comm, void *p, size_t bytes)
     comm->device->ops->free(comm->device, NB_PLACE_WIRE, p, bytes);
 }
 
-/* What the device keeps of a message's buffer_bytes. */
+/* Return the bytes of a message buffer that the device keeps. */
 static size_t kept(const struct nb_coll_comm *comm, size_t buffer_bytes)
 {
     const size_t most = comm->device->ops->keeps;
@@ -37,7 +37,7 @@ static size_t kept(const struct nb_coll_comm *comm, size_t buffer_bytes)
     return most && most < buffer_bytes ? most : buffer_bytes;
 }
 
-/* With `mem` (of all such rings) its message buffers can be forwarded. */
+/* With `mem` (memory of all such rings) its message buffers can be forwarded. */
 static int make_rx(struct nb_coll_comm *comm, struct nb_rx *rx, size_t buffer_bytes, unsigned buffers,
                    uint8_t *mem)
 {
@@ -50,7 +50,7 @@ static int make_rx(struct nb_coll_comm *comm, struct nb_rx *rx, size_t buffer_by
     rx->mem = mem ? mem : wire_alloc(comm, buffer_bytes * buffers);
     if (mem) {
         rx->shared = calloc(buffers, sizeof(*rx->shared));
-        if (!rx->shared) /* by which nb_staging_destroy sees that the memory is not the ring's own */
+        if (!rx->shared) /* else nb_staging_destroy takes the memory for the ring's own */
             rx->mem = NULL;
         for (unsigned i = 0; rx->shared && i < buffers; i++)
             rx->shared[i] = (struct nb_shared){.buf = mem + i * buffer_bytes, .ready = 1};
@@ -85,7 +85,7 @@ static int make_pool(struct nb_coll_comm *comm, struct nb_pool *pool, size_t buf
     return 0;
 }
 
-/* Bytes that hold any coded unit with its header. */
+/* Return the bytes that hold any coded unit with its header. */
 static size_t message_buffer_bytes(size_t unit)
 {
     return round_up(NB_MSG_MAX_BYTES + nb_codec_most(unit), 64);
@@ -94,7 +94,7 @@ static size_t message_buffer_bytes(size_t unit)
 int nb_staging_create(struct nb_coll_comm *comm)
 {
     const struct nb_params *p = comm->ctx->params;
-    /* On a grid what comes along the column is forwarded along the row, too. */
+    /* On a grid, messages of the column are forwarded along the row, too. */
     size_t peers = (size_t)comm->nneighbors, forwarded = peers + (size_t)comm->grid.rows - 1, left, each;
     uint8_t *at;
     unsigned credits = (unsigned)p->credits;
@@ -104,10 +104,10 @@ int nb_staging_create(struct nb_coll_comm *comm)
     comm->buffer_bytes = message_buffer_bytes(comm->unit);
     if (comm->shadow && !(comm->flow->scratch.mem = wire_alloc(comm, 2 * comm->buffer_bytes)))
         return -ENOMEM;
-    /* Two classes each way with every peer, two pools; counted in full although untouched message buffers
-     * cost nothing. */
+    /* Two classes each way with every peer, two pools; counted in full although untouched message buffers cost
+     * nothing. */
     each = (peers * 4 + 2) * comm->buffer_bytes;
-    do { /* another communicator may take some between the look and the grasp */
+    do { /* another communicator may take some between the check and the grasp */
         left = nb_budget_left(comm->ctx->budgets, NB_BUDGET_STAGING);
         if (left < each)
             return -ENOMEM;

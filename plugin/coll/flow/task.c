@@ -90,8 +90,8 @@ static unsigned format_of(const struct nb_task *t, const struct nb_codec_row *co
     return codec->format == NB_FORMAT_PATTERNS ? (unsigned)t->width : (unsigned)t->dtype;
 }
 
-/* Values as `code` into the body, which has room for what follows a header of `header` bytes; against `ref`,
- * if any. */
+/* Encode values with `code` into the body, behind a header of `header` bytes, against `ref` if there is
+ * one. */
 static ssize_t encode(struct nb_coll_comm *comm, struct nb_task *t, unsigned code, const uint8_t *ref,
                       size_t header)
 {
@@ -166,7 +166,7 @@ static ssize_t submit(struct nb_coll_comm *comm, struct nb_task *t)
     }
 }
 
-/* Bytes that the step has worked on: a question's are counted with what it is asked for. */
+/* Return the bytes that the step has worked on. A question's bytes count with the step that it is for. */
 static uint64_t worked_bytes(const struct nb_task *t)
 {
     switch (t->step) {
@@ -188,14 +188,14 @@ int nb_task_ask(struct nb_coll_comm *comm, struct nb_task *t)
 
     t->result = submit(comm, t);
     t->in_flight = t->result == -EINPROGRESS;
-    if (t->result >= 0) { /* done on the spot: this processor did it */
+    if (t->result >= 0) { /* done at once, by this processor */
         comm->stats.worked_ns += (uint64_t)(nb_clock_ns(&comm->ctx->clock) - begun);
         comm->stats.worked_bytes += worked_bytes(t);
     }
     return t->result != -EAGAIN;
 }
 
-/* The step at hand is done: go on as far as it goes. 1 when the task is over, 0 when it has to wait, < 0. */
+/* The step is done: continue. 1 when the task has ended, 0 when it has to wait, or < 0. */
 static int advance(struct nb_coll_comm *comm, struct nb_task *t)
 {
     int ret;
@@ -211,7 +211,7 @@ static int advance(struct nb_coll_comm *comm, struct nb_task *t)
     return 0;
 }
 
-/* It is over: what it had is free before the window learns of it. */
+/* The task has ended: give back its areas before the window learns of it. */
 static void over(struct nb_coll_comm *comm, struct nb_task *t)
 {
     struct nb_coll_req *win = t->win;
@@ -232,7 +232,7 @@ int nb_task_run(struct nb_coll_comm *comm, struct nb_task *t)
         over(comm, t);
         return 1;
     }
-    /* Also when it failed: its memory is the communicator's. */
+    /* Also after a failure: its memory is the communicator's. */
     t->link = comm->flow->tasks.run;
     comm->flow->tasks.run = t;
     return ret < 0 ? ret : 1;
@@ -269,7 +269,7 @@ int nb_tasks_progress(struct nb_coll_comm *comm)
         enum nb_step step = t->step;
         if (t->in_flight) {
             poll_device(comm, t);
-        } else { /* there was no room */
+        } else { /* the device had no room */
             nb_task_ask(comm, t);
         }
         ret = advance(comm, t);

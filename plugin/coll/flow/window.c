@@ -13,7 +13,7 @@ struct nb_coll_req *nb_cursor_window(const struct nb_coll_comm *comm, struct nb_
 {
     struct nb_coll_req *win;
 
-    if (c->seq < comm->oldest) { /* its object may be used again */
+    if (c->seq < comm->oldest) { /* NCCL may use the window again */
         c->seq = comm->oldest;
         c->started = false;
     }
@@ -39,7 +39,7 @@ uint64_t nb_cursor_place(const struct nb_cursor *c, const struct nb_coll_req *wi
 
 /* ---- whether the processor is the limit -------------------------------------------------------------- */
 
-/* This processor is the limit where it works so much of the time, over so long. */
+/* The processor is the limit when it works for this share of this much time. */
 #define PACE_SHARE 0.75
 #define PACE_AFTER_NS (2 * NB_NS_PER_S)
 
@@ -90,7 +90,7 @@ static void finish(struct nb_coll_comm *comm, struct nb_coll_req *win)
     nb_pace_moved(comm);
     if (win->rx_left || win->tx_left || win->tasks_in_flight || nb_device_failed(comm))
         return;
-    /* Before NCCL learns of it: a finished window may be used again at once, but never while an older one is
+    /* Before NCCL learns of it: it may use a window that is done at once, but never while an older one is
      * open. */
     while (comm->oldest < comm->begun) {
         const struct nb_coll_req *first = nb_window(comm, comm->oldest);
@@ -127,10 +127,10 @@ void nb_window_task_done(struct nb_coll_comm *comm, struct nb_coll_req *win, uin
     finish(comm, win);
 }
 
-/* ---- windows that NCCL has handed over --------------------------------------------------------------- */
+/* ---- dequeuing --------------------------------------------------------------------------------------- */
 
-/* 1 when what is to be known of the next window is known, so that it may be begun with. Its look at values
- * (internal.h) is all that is done with it until then. */
+/* Return 1 when the next window is ready to begin: its operation has begun, and the task that looks at values
+ * (operation.c) has ended. */
 static int take_up(struct nb_coll_comm *comm, struct nb_coll_req *win)
 {
     const struct nb_device_ops *ops = comm->device->ops;
@@ -140,7 +140,7 @@ static int take_up(struct nb_coll_comm *comm, struct nb_coll_req *win)
             (!win->op->begun && !nb_tasks_to_be_had(&comm->flow->tasks)))
             return 0;
         comm->flow->taken_up = true;
-        win->tx_left = comm->nneighbors + 1; /* so that it is not finished when its look is over */
+        win->tx_left = comm->nneighbors + 1; /* so that it is not done when that task ends */
         if (!win->op->begun)
             nb_op_begin(comm, win);
     }
@@ -177,7 +177,7 @@ bool nb_windows_dequeue(struct nb_coll_comm *comm)
 
 /* ---- whom the oldest window waits for ---------------------------------------------------------------- */
 
-/* The oldest unfinished window needs `peer`'s values for a sum, and they have not arrived. */
+/* The oldest open window needs `peer`'s values for a sum, and they have not arrived. */
 static bool misses_values(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
                           const struct nb_peer *peer)
 {
@@ -190,7 +190,7 @@ static bool misses_values(const struct nb_coll_comm *comm, const struct nb_coll_
            s->contributes(comm, &segment, peer->rank);
 }
 
-/* Likewise a result of the peer's. */
+/* It needs a result of the peer. */
 static bool misses_result(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
                           const struct nb_peer *peer)
 {
@@ -214,7 +214,6 @@ bool nb_window_misses(const struct nb_coll_comm *comm, const struct nb_peer *pee
            misses_result(comm, win, peer);
 }
 
-/* Something that is queued for the peer has not left. */
 bool nb_peer_has_not_taken(const struct nb_peer *peer)
 {
     return peer->flow->raw.n || peer->tx[NB_CLASS_CONTRIB].done < peer->tx[NB_CLASS_CONTRIB].queued ||

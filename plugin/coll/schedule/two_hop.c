@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * All-gather in two hops. The part of a window that lies in one block is cut into a segment for each of the
- * other nodes; its owner sends every node one segment (CONTRIB), and that node forwards it to the rest
- * (RESULT) as it is: coded bytes are never coded again. So each node's link carries the window about once,
- * where the owner's would carry it N-1 times.
- *
- * Segments of a block reach a receiver by several routes and in no order between these; that a block is whole
- * is known when the windows up to its end are finished.
- */
+/* The two schedules of two hops: all-gathers whose relays forward, and reduce-scatters whose relays sum. */
 #include "coll/decide/decide.h"
 #include "coll/schedule/cut.h"
 #include "policy/reckon/reckon.h"
 
 /* ---- all-gathers ------------------------------------------------------------------------------------- */
+
+/*
+ * All-gather in two hops. The part of a window that lies in one block is cut into a segment for each other
+ * node. The owner sends every node one segment (CONTRIB), and that node forwards it unchanged to the rest
+ * (RESULT): coded bytes are never coded again. So each node's link carries the window about once, where the
+ * owner's alone would carry it N-1 times.
+ *
+ * Segments of a block reach a receiver by several routes, in any order. The block is complete when the
+ * windows up to its end are done.
+ */
 
 /*
  * NCCL's windows walk over the blocks of all nodes one after the other, with some bytes in flight. When those
@@ -121,17 +123,17 @@ const struct nb_schedule_ops nb_schedule_two_hop_gather = {
  */
 
 /*
- * As in two_hop.c, but here owners receive. Contributions are staged, so that nodes run ahead of the
+ * As for all-gathers, but here owners receive. Contributions are staged, so that nodes run ahead of the
  * block that is summed; over links of limited speed (docs/performance.md) about
  *   k = 3/2 + N F / 8B, at most N (policy/reckon/cost.c)
  * owners receive at the same time, and
- *   direct    reduce_takes N (N-1) B t / k
- *   two hops  reduce_takes N B t, and a tenth more for the latency; twice that with 8 bits on the second hop
+ *   direct    takes N (N-1) B t / k
+ *   two hops  takes N B t, and a tenth more for the latency; twice that with 8 bits on the second hop
  *             (NIBBLE_RS_SECOND), all of which goes to the block's owner.
  * A second code of 4 bits doubles the error that one step adds: two hops have to promise half as much again.
  *
  * What all nodes know to be raw, by its type, reduction and size, by settings or by the reckoning, just
- * reduce_takes the faster way: values are rounded to their type once more, as in each step of a ring. What is
+ * takes the faster way: values are rounded to their type once more, as in each step of a ring. What is
  * raw only because nothing is known of it, or not yet, is chosen for as if it were coded, since nodes may
  * come to differ about it.
  */
