@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Does a sum move the weights? A gradient is what an optimizer turns into a change of the weights, so of a
- * shard that is reduced and gathered again the change dW that follows a sum G has, element by element, more
- * often the sign of -G than chance allows. Nothing else does: not activations, not statistics, not averaged
- * parameters. See docs/how-nibble-decides.md for the statistic, its errors and its power.
+ * The causal test: whether a sum moves the weights. An optimizer turns a gradient into a change of the
+ * weights. So in a shard that is reduced and gathered again, the change dW that follows a sum G has, element
+ * by element, the sign of -G more often than chance allows. Activations, statistics and averaged parameters
+ * lack this property. See docs/how-nibble-decides.md for the statistic, its errors and its power.
  *
- * A field is all shards of one size on one communicator: the sums of them that were delivered here, and the
- * blocks that this rank gathers to the others. Both are looked at in the same positions (codec/pick.h),
- * and of both only signs count: of a value; and of the difference of bit patterns, whose order is that of the
- * values for every float type, so that the weights' type need not be known.
+ * A field is all shards of one size on one communicator: their sums that were delivered here, and the blocks
+ * that this rank gathers. The test samples both at the same positions (codec/pick.h) and uses only signs: of
+ * a sum's values, and of the differences between a block's bit patterns. The order of bit patterns is the
+ * order of the values for every float type, so that the weights' type need not be known.
  *
- * - A block that is like one seen before is that *weight block*'s next version, with a change of its own.
- * - Sums wait until the first weight block changes afterwards, and are compared with each weight block's
- * first change. Which sum belongs to which weight block is not assumed: every
- *   sum carries up to two *keys* that say which buffer it is thought to be (its place among the sums of the
- *   step; the tracked buffer of policy/identity/identity.h), and every pair of key and weight block is a hypothesis of its own, with
- *   running sums of
+ *  - A block that is like an earlier one is the next version of that *weight block* and has a change of its
+ *    own.
+ *  - Sums wait until the first weight block changes afterwards. The test then compares them with each weight
+ *    block's first change. It does not assume which sum belongs to which weight block. Every sum carries up
+ *    to two *keys* that say which buffer it probably is: its place among the sums of the step, and the
+ *    tracked buffer of policy/identity/identity.h. Every pair of key and weight block is a hypothesis of its
+ *    own, with running sums of
  *
- *       z = centred sign agreement of -G and dW in the changed positions, in standard deviations, and of
- *       D = centred agreement of -G's signs with the change less the change *before*, likewise,
+ *        z = centred sign agreement of -G and dW in the changed positions, in standard deviations, and of
+ *        D = centred agreement of -G's signs with the change less the change *before*, likewise.
  *
- *   since what persists from step to step (parameters, residual streams, a momentum's direction) agrees with
- *   both changes alike. Only the sum's own consequence makes D large.
- * - A key is proved when both are beyond NB_CAUSAL_Z and NB_CAUSAL_D for one weight block; it is doubted
- * again when
- *   they fall far below, or when many sums came and nothing renewed the proof.
+ *    Values that persist from step to step (parameters, residual streams, a momentum's direction) agree with
+ *    both changes alike. Only the sum's own consequence makes D large.
+ *  - A key is proved when both are beyond NB_CAUSAL_Z and NB_CAUSAL_D for one weight block. The test drops
+ *    the proof when they fall far below, or when many sums came without renewing it.
  *
- * For one thread. Memory is made when sums, weight blocks and keys are first met; without memory they are not
- * looked at.
+ * For one thread. The test allocates memory when it first meets sums, weight blocks and keys. Without memory
+ * it ignores them.
  */
 #include "policy/recognise/internal.h"
 
@@ -38,71 +38,70 @@
 #include "base/minmax.h"
 #include "base/slab.h"
 
-#define CHANGED_MOST 1024u /* positions that count: beyond, structure in the data outweighs chance */
-#define DECAY 0.99f        /* of running sums, each time that a pair meets */
+#define CHANGED_MOST 1024u /* positions that count. Beyond, structure in the data outweighs chance */
+#define DECAY 0.99f        /* of running sums, at each meeting of a pair */
 #define STEPS_LEAST 3u     /* meetings before a proof */
-#define KEEP_Z 4.0f        /* a proof stands until its sums fall below */
+#define KEEP_Z 4.0f        /* a proof stands until its sums fall below this */
 #define KEEP_D 3.0f
-#define FEW_LEAST 16u           /* positions of several meetings that count as one where each has few */
-#define RECENT 0.25f            /* weight of a meeting in the mean of the last few, */
-#define LATELY 0.03125f         /* and in that of the last 32 */
-#define STRONG 2.5f             /* where z has been that large of late, */
-#define LOST 0.25f              /* the last few may not be below this part of it */
-#define LATELY_MET 32u          /* and after so many meetings the mean of the last 32 not below 0 */
-#define RENEW_WITHIN 256u       /* sums of the key */
+#define FEW_LEAST 16u           /* positions of several small meetings that count together as one meeting */
+#define RECENT 0.25f            /* weight of a meeting in the mean of the last few */
+#define LATELY 0.03125f         /* weight of a meeting in the mean of the last 32 */
+#define STRONG 2.5f             /* once z has been this large of late, */
+#define LOST 0.25f              /* the mean of the last few must stay above this part of it */
+#define LATELY_MET 32u          /* after this many meetings the mean of the last 32 must stay above 0 */
+#define RENEW_WITHIN 256u       /* sums of the key in which its proof must be renewed */
 #define NEAR 64                 /* steps of the bit pattern: half a binade of BF16 */
-#define NEAR_SHARE 0.9f         /* of the positions of one block and the next version of it */
-#define NEAR_LEAST 0.6f         /* or so many, */
-#define NEAR_MARGIN 0.2f        /* and so many more than of any other */
-#define LOOK_FIRST 64u          /* positions by which weight blocks are told apart quickly */
-#define WEIGHT_BLOCK_LIFE 4096u /* events of the field */
-#define CLEAR_Z 5.0f            /* one meeting that needs no others */
+#define NEAR_SHARE 0.9f         /* share of positions that are near between a block and its next version */
+#define NEAR_LEAST 0.6f         /* or this share, */
+#define NEAR_MARGIN 0.2f        /* when it is this much larger than any other block's */
+#define LOOK_FIRST 64u          /* positions that a first, quick comparison of weight blocks uses */
+#define WEIGHT_BLOCK_LIFE 4096u /* events of the field until an unused weight block makes room */
+#define CLEAR_Z 5.0f            /* a clear meeting: it needs no further evidence */
 #define CLEAR_MARGIN 3.0f
 #define CLEAR_D 3.0f
-#define OWNER_AFTER 4u    /* clear meetings with one weight block in a row, and the buffer is its */
-#define STRAY_RATE 0.125f /* weight of a clear meeting in the share of those with another weight block */
-#define STRAY_MOST 0.1f   /* so that one such meeting is in doubt for two more, and every tenth for ever */
-#define CERTAIN_AFTER 8u  /* clear meetings with one weight block in a row, and a prediction is certain, */
-#define FAINT_Z 1.25f /* (one that hardly agrees with the change begins the row anew, unless it turned it) */
-#define CERTAIN_FOR 16u /* unless so many sums that it was made for have moved nothing clearly since */
-#define MIXED_Z 8.0f    /* a sum that agrees with a change so well moved it, */
-#define MIXED_PART 0.4f /* and one of the step with less than that part of it moved nothing */
-#define MIXED_RATE 0.3f /* weight of such a step in the share of those with several sums of the key */
+#define OWNER_AFTER 4u    /* clear meetings with one weight block in a row that make it the buffer's owner */
+#define STRAY_RATE 0.125f /* weight of a clear meeting in the share that met another weight block */
+#define STRAY_MOST 0.1f   /* one such meeting is in doubt for two more, every tenth for ever */
+#define CERTAIN_AFTER 8u  /* clear meetings with one weight block in a row that make a prediction certain */
+#define FAINT_Z 1.25f     /* a meeting below this begins the row anew, unless it turned the change round */
+#define CERTAIN_FOR 16u   /* sums of a prediction without a clear meeting that end its certainty */
+#define MIXED_Z 8.0f      /* a sum that agrees this well with a change moved it */
+#define MIXED_PART 0.4f   /* a sum of the step with less than this part of it moved no weights */
+#define MIXED_RATE 0.3f   /* weight of a step with several sums of the key in the share of mixed steps */
 #define MIXED_MOST 0.5f
 #define EXPLAINED_FROM 128u
 #define EXPLAINED_RATE (1.0f / 256.0f)
 
 struct weight_block {
     int32_t *value;            /* [positions] ordered bit patterns of the last version */
-    struct nb_signs change[2]; /* the last change, and the one before */
+    struct nb_signs change[2]; /* the last change, and the change before it */
     unsigned changes;
     uint64_t used;
-    uint64_t met; /* step whose sums its change was compared with last */
+    uint64_t met; /* step whose sums were last compared with its change */
 };
 
-/* Running sums of a key and a weight block; z and d over the root of the weight are in standard
- * deviations. */
+/* Running sums of a key and a weight block. z and d over the root of the weight are standard deviations. */
 struct pair {
     float z, d, weight;
     float recent, lately; /* z of the last few meetings, and of the last 32 */
     uint32_t met;
-    struct nb_agreement few, few_d; /* with changes of few positions, not counted yet */
+    struct nb_agreement few, few_d; /* meetings at few positions that do not count yet */
 };
 
-/* Whose the sums of a name are, by those of them that moved a weight block clearly. */
+/* The weight block that a name's sums belong to, according to the sums that clearly moved one. */
 struct belonging {
     int owner;         /* weight block that they moved, -1: none yet */
-    float stray;       /* share of them, of late, that moved another */
-    int moved;         /* weight block that the last of them moved, */
-    unsigned in_a_row; /* and so many before it */
+    float stray;       /* share of recent clear sums that moved another weight block */
+    int moved;         /* weight block that the last clear sum moved */
+    unsigned in_a_row; /* clear sums that moved it in a row */
 };
 
-/* A prediction of identity, which its sums bear out or not. */
+/* A prediction of identity, which its sums confirm or contradict. */
 struct guess {
     uint64_t name; /* 0: free */
     uint64_t used;
     struct belonging of;
-    unsigned silent; /* sums since the last that moved something clearly */
+    unsigned silent; /* sums since the last one that clearly moved a weight block */
 };
 
 struct key {
@@ -110,20 +109,20 @@ struct key {
     uint64_t used;
     uint32_t unproved; /* sums since the proof was last renewed */
     int proved;
-    int best; /* weight block, -1: none */
+    int best; /* weight block of the strongest hypothesis, -1: none */
     struct belonging of;
-    float mixed; /* share of its steps, of late, in which some of its sums moved weights and others nothing */
-    unsigned sums;     /* of the step that is judged: how many are its, */
-    float most, least; /* the best and the worst agreement of one of them with any change */
+    float mixed;       /* share of its recent steps in which only some of its sums moved weights */
+    unsigned sums;     /* the key's sums in the step under judgement */
+    float most, least; /* the best and the worst agreement of these sums with any change */
     struct pair *pair; /* [NB_CAUSAL_WEIGHT_BLOCKS] */
 };
 
 struct sum {
     int key[NB_CAUSAL_KEYS];
-    struct guess *guess; /* NULL: none, or */
-    uint64_t named;      /* when it is not called so any more */
+    struct guess *guess; /* the prediction that it was made for, or NULL */
+    uint64_t named;      /* name of the prediction. The entry may have another name by now */
     int explained;
-    float most; /* z with the weight block that it agrees best with */
+    float most; /* largest z with any weight block */
     struct nb_signs signs;
 };
 
@@ -133,10 +132,11 @@ struct nb_causal {
     unsigned weight_blocks, hint;
     struct key key[NB_CAUSAL_BUFFERS];
     struct guess guess[NB_CAUSAL_BUFFERS];
-    struct nb_slab sum[2]; /* of struct sum: those of the last step, whose consequences come; and since */
+    struct nb_slab sum[2]; /* of struct sum: [0] of the last step, whose consequences come now, [1] since
+                              then */
     unsigned sums[2];
     unsigned place;
-    uint64_t step; /* from 1 on, once there are sums to compare with */
+    uint64_t step; /* counts from 1 once there are sums to compare with */
     uint64_t now;
     uint64_t judged;
     float explained;
@@ -191,7 +191,7 @@ static const struct key *find_key(const struct nb_causal *f, uint64_t name)
     return NULL;
 }
 
-/* Nothing is known of the key any more. */
+/* Forget the hypotheses of a key. */
 static void clear_key(struct key *k)
 {
     k->proved = 0;
@@ -200,8 +200,8 @@ static void clear_key(struct key *k)
     memset(k->pair, 0, NB_CAUSAL_WEIGHT_BLOCKS * sizeof(*k->pair));
 }
 
-/* Its number, made when it is new: the longest unused makes room, unless a sum of the last two steps has it.
- * -1: none. */
+/* Return the number of the key `name`. A new name takes the place of the longest unused key, unless a sum of
+ * the last two steps has that key. Return -1 for name 0, without a free place, and without memory. */
 static int key_of(struct nb_causal *f, uint64_t name)
 {
     struct key *victim = NULL;
@@ -236,8 +236,8 @@ static int key_of(struct nb_causal *f, uint64_t name)
 
 /* ---- guesses ------------------------------------------------------------------------------------------ */
 
-/* The guess of that name, which a sum is thought to be; the longest unused makes room for a new one. NULL:
- * none. */
+/* Count a sum of the prediction `name` and return its entry. A new name takes the place of the longest unused
+ * entry. Return NULL for name 0. */
 static struct guess *note_guess(struct nb_causal *f, uint64_t name)
 {
     struct guess *g = f->guess;
@@ -259,10 +259,9 @@ static struct guess *guess_of(const struct sum *s)
     return s->guess && s->guess->name == s->named ? s->guess : NULL;
 }
 
-/* ---- weight blocks
- * ------------------------------------------------------------------------------------------- */
+/* ---- weight blocks ------------------------------------------------------------------------------------ */
 
-/* Bit patterns of sign and magnitude as integers, in the order of the values. */
+/* Return a bit pattern of sign and magnitude as an integer whose order is the order of the values. */
 static int32_t ordered(size_t width, uint32_t raw)
 {
     const uint32_t sign = UINT32_C(1) << (8 * width - 1), magnitude = raw & (sign - 1);
@@ -270,28 +269,28 @@ static int32_t ordered(size_t width, uint32_t raw)
     return raw & sign ? -(int32_t)magnitude : (int32_t)magnitude;
 }
 
-/* Share of the first n positions in which two versions are near. Patterns of 4 bytes are compared by their
- * upper halves, which are those of BF16. */
+/* Return the share of the first n positions in which two versions are near. Patterns of 4 bytes are compared
+ * by their upper halves, which are BF16 patterns. */
 static float similarity(const int32_t *a, const int32_t *b, size_t width, unsigned n)
 {
     const uint32_t near = width == 4 ? (uint32_t)NEAR << 16 : width == 2 ? NEAR : NEAR / 8;
     unsigned count = 0;
 
-    for (unsigned i = 0; i < n; i++) { /* without 64 bits, so that compilers use vectors */
+    for (unsigned i = 0; i < n; i++) { /* 32 bits throughout, so that compilers use vectors */
         const uint32_t less = a[i] < b[i] ? UINT32_MAX : 0, apart = (uint32_t)a[i] - (uint32_t)b[i];
         count += ((apart ^ less) - less) <= near;
     }
     return (float)count / (float)n;
 }
 
-/* Whoever the weight block's sums were thought to be: nobody, now that its number is another block's. */
+/* Forget that sums belong to the weight block: its number is another block's from now on. */
 static void disown(struct belonging *of, int weight_block)
 {
     if (of->owner == weight_block || of->moved == weight_block)
         *of = nobody;
 }
 
-/* The block has gone; its number is free for another one. */
+/* Forget a weight block that has gone, and free its number for another one. */
 static void forget_weight_block(struct nb_causal *f, unsigned weight_block)
 {
     for (struct key *k = f->key; k < f->key + NB_CAUSAL_BUFFERS; k++) {
@@ -307,8 +306,8 @@ static void forget_weight_block(struct nb_causal *f, unsigned weight_block)
     f->weight_block[weight_block] = (struct weight_block){.value = f->weight_block[weight_block].value};
 }
 
-/* A place for a new weight block: the longest unused makes room when it has missed its turn for long. -1:
- * none. */
+/* Return a place for a new weight block, or -1. When all are taken, the longest unused makes room if it has
+ * missed its turn for long. */
 static int new_unit(struct nb_causal *f)
 {
     unsigned oldest = 0;
@@ -326,10 +325,9 @@ static int new_unit(struct nb_causal *f)
     return (int)oldest;
 }
 
-/* The weight block whose next version this is, a new one, or -1. Blocks come in turn, so the one behind the
- * last found is tried first. Blocks that have nothing in common are near in about a fifth of the positions;
- * of one that is trained hard small weights move far in a step, and then it has to be nearer than any other
- * weight block. */
+/* Return the weight block whose next version `value` is, a new one, or -1. Blocks come in turn, so the search
+ * begins behind the last match. Unrelated blocks are near in about a fifth of the positions. In hard training
+ * small weights move far in a step. Then the match has to be nearer than any other weight block. */
 static int unit_of(struct nb_causal *f, size_t width, const int32_t *value)
 {
     const unsigned first = f->positions < LOOK_FIRST ? f->positions : LOOK_FIRST;
@@ -361,7 +359,8 @@ static int unit_of(struct nb_causal *f, size_t width, const int32_t *value)
     return best;
 }
 
-/* Where the block differs from the weight block's last version, and in which direction: 1 when it does. */
+/* Note the positions in which the block differs from the weight block's last version, with the direction.
+ * Return 1 when it differs. */
 static int note_change(struct nb_causal *f, struct weight_block *weight_block, const int32_t *value)
 {
     struct nb_signs change;
@@ -382,8 +381,8 @@ static float in_deviations(float sum, const struct pair *p)
     return p->weight > 0.0f ? sum / sqrtf(p->weight) : 0.0f;
 }
 
-/* Changes of few positions (at a low rate) say nothing one by one: they are added up. 1: now they count, as
- * `z` and `d`. */
+/* Add up meetings at few positions, as a low learning rate causes: one by one they mean too little. Return 1
+ * when the sum counts as a meeting, and store it in *z and *d. */
 static int add_few(struct pair *p, struct nb_agreement *z, struct nb_agreement *d)
 {
     nb_agreement_add(&p->few, z);
@@ -396,15 +395,16 @@ static int add_few(struct pair *p, struct nb_agreement *z, struct nb_agreement *
     return 1;
 }
 
-/* Does the pair no longer show what it did? Then the buffer is another one's now: at once where it showed
- * much, else when it has shown nothing for long. An effect that fades as training goes on is none of
- * either. */
+/* Return 1 when the pair has lost its effect, so that the buffer must now be another one. A strong effect is
+ * lost at once, a weak one after many meetings without any. An effect that fades as training goes on is not
+ * lost. */
 static int is_lost(const struct pair *p, float lately)
 {
     return (lately > STRONG && p->recent < LOST * lately) || (p->met >= LATELY_MET && p->lately < 0.0f);
 }
 
-/* What a sum says of a change: its agreement with it, and with the change less the one before. */
+/* The meeting of a sum and a change: the sum's agreement with the change, and with the change less the change
+ * before it. */
 struct meeting {
     struct nb_agreement agreed, contrast;
     float z, d;
@@ -457,7 +457,7 @@ static void meet(struct key *k, unsigned u, const struct meeting *m)
         k->unproved = 0;
 }
 
-/* A sum of the name has clearly moved the weight block. */
+/* Note that a sum of the name has clearly moved the weight block. */
 static void note_owner(struct belonging *of, int weight_block)
 {
     of->in_a_row = weight_block == of->moved ? of->in_a_row + 1 : 1;
@@ -466,13 +466,13 @@ static void note_owner(struct belonging *of, int weight_block)
         of->owner = weight_block;
     of->stray += STRAY_RATE * ((float)(weight_block != of->owner) - of->stray);
     if (weight_block != of->owner &&
-        of->in_a_row == OWNER_AFTER) { /* a tracked buffer begins anew, with another buffer */
+        of->in_a_row == OWNER_AFTER) { /* the name begins anew, with another buffer */
         of->owner = weight_block;
         of->stray = 2.0f * STRAY_RATE;
     }
 }
 
-/* The sum has clearly moved the weight block. */
+/* Note that the sum has clearly moved the weight block. */
 static void note_moved(struct nb_causal *f, struct sum *s, int weight_block)
 {
     struct guess *g = guess_of(s);
@@ -487,8 +487,8 @@ static void note_moved(struct nb_causal *f, struct sum *s, int weight_block)
     }
 }
 
-/* The weight block that sums with this guess moved has changed again, and this one is the sum. With momentum
- * it may go on as before, or even against the sum; but when the sum is its own, it has turned in the sum's
+/* Compare this sum of a prediction with a new change of the prediction's weight block. Momentum may carry the
+ * weights on as before, or even against the sum. But the weight block's own sum turns the change in its
  * direction. */
 static void confirm(struct guess *g, float z, float d)
 {
@@ -498,8 +498,8 @@ static void confirm(struct guess *g, float z, float d)
         g->of.in_a_row = 0;
 }
 
-/* A weight block has changed: what do the sums of the last step say of it? Only the first time since they
- * came: what changes again after them has another cause. */
+/* Compare the change of a weight block with all sums of the last step. Only the first change after these sums
+ * counts. A later change has another cause. */
 static void confront(struct nb_causal *f, unsigned u)
 {
     struct weight_block *weight_block = &f->weight_block[u];
@@ -534,7 +534,7 @@ static void confront(struct nb_causal *f, unsigned u)
         note_moved(f, sum_at(f, 0, (unsigned)winner), (int)u);
 }
 
-/* The sum is one of the key's in this step. */
+/* Count one of the key's sums of this step. */
 static void gather_sums(struct key *k, float most)
 {
     k->most = k->sums ? fmaxf(k->most, most) : most;
@@ -542,7 +542,7 @@ static void gather_sums(struct key *k, float most)
     k->sums++;
 }
 
-/* Once all of them have been. */
+/* Judge the key's step after its last sum. */
 static void judge_sums(struct key *k)
 {
     if (k->sums > 1)
@@ -550,7 +550,7 @@ static void judge_sums(struct key *k)
     k->sums = 0;
 }
 
-/* All consequences of the sums of the last step have come. */
+/* Judge the sums of the last step, after all their consequences have come. */
 static void judge(struct nb_causal *f)
 {
     for (unsigned i = 0; i < f->sums[0]; i++) {
@@ -569,7 +569,7 @@ static void judge(struct nb_causal *f)
             judge_sums(&f->key[i]);
 }
 
-/* Weights begin to change: the sums since they last did are the cause. */
+/* Begin a step when weights begin to change: the sums since the last change are the cause. */
 static void next_step(struct nb_causal *f)
 {
     const struct nb_slab over = f->sum[0];
@@ -583,7 +583,7 @@ static void next_step(struct nb_causal *f)
     f->step++;
 }
 
-/* ---- what happens ------------------------------------------------------------------------------------ */
+/* ---- events ------------------------------------------------------------------------------------------- */
 
 unsigned nb_causal_place(struct nb_causal *f)
 {
@@ -599,7 +599,7 @@ void nb_causal_sum(struct nb_causal *f, const uint64_t names[NB_CAUSAL_NAMES], c
         if (k >= 0 && ++f->key[k].unproved > RENEW_WITHIN)
             clear_key(&f->key[k]);
     }
-    if (nb_slab_reach(&f->sum[1], f->sums[1] + 1)) /* too many, or no memory */
+    if (nb_slab_reach(&f->sum[1], f->sums[1] + 1)) /* too many sums, or no memory */
         return;
     s = sum_at(f, 1, f->sums[1]);
     for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Evidence on signatures and what follows from it. */
+/* Classification: weighs the evidence on each signature and decides. */
 #include "policy/recognise/internal.h"
 
 #include <stdio.h>
@@ -8,19 +8,19 @@
 #include "base/nccl_names.h"
 #include "policy/rules/rules.h"
 
-#define BUCKET 65536u     /* elements of what marks steps without gathers; metrics are smaller */
-#define LONE_PER_STEP 16u /* assumed calls a step where a communicator has one signature only */
-#define LARGE 1024u       /* elements; below are scalars, which say nothing of steps */
+#define BUCKET 65536u     /* elements of sums that mark steps without gathers. Metrics are smaller */
+#define LONE_PER_STEP 16u /* assumed calls a step on a communicator with a single signature */
+#define LARGE 1024u       /* elements. Smaller sums are scalars, which do not tell steps apart */
 #define CHANGES 3u        /* of a gathered block until it counts as weights */
-#define STEADY_FROM 34u   /* calls with samples: likeness before is no evidence against */
+#define STEADY_FROM 34u   /* calls with samples from which likeness counts as evidence against gradients */
 #define STEADY_LIFE 200u  /* calls after the last likeness until it is forgiven */
 #define SUM_STEPS 3u      /* steps in a row that must add up */
-#define SUM_LIFE 16u      /* steps after which that is forgotten, when they do not any more */
+#define SUM_LIFE 16u      /* steps until the evidence is forgotten after they stopped adding up */
 #define LINKED_LEAST 8u
 #define MAX_MICRO_BATCHES 64u
-#define MET 8u           /* steps after which what is known of a buffer counts more than its place */
-#define EXPLAINED 0.995f /* share of a field's sums: then those that nothing names may be coded, too */
-#define TIMES_TOLD 3u    /* in the log, of each reason and signature: its buffers may differ at every call */
+#define MET 8u           /* steps after which the evidence on a buffer counts more than its place */
+#define EXPLAINED 0.995f /* share of a field's sums from which its unproved sums may be coded, too */
+#define TIMES_TOLD 3u    /* log lines of each reason and signature: its buffers may differ at every call */
 
 const char *nb_class_reason_text(enum nb_class_reason reason)
 {
@@ -46,7 +46,7 @@ const char *nb_class_reason_text(enum nb_class_reason reason)
     return (unsigned)reason < NB_WHY_COUNT ? text[reason] : "unknown";
 }
 
-/* The field of the operation's blocks, or NULL. */
+/* Return the field of the operation's blocks, or NULL. */
 static struct nb_causal *field_of(struct nb_classify *c, const struct nb_class_op *op)
 {
     const uint64_t values = op->nranks ? op->count / op->nranks : 0;
@@ -61,8 +61,8 @@ static struct nb_causal *field_of(struct nb_classify *c, const struct nb_class_o
                : NULL;
 }
 
-/* Reductions and gathers of one size, whose weights change: there the weights themselves say what the sums
- * are, and what the others add up to says nothing of these. */
+/* Return 1 when the operation's field has changing weights. There the weights themselves are evidence on the
+ * sums, and the volumes of further operations are no evidence on them. */
 static int is_followed(struct nb_classify *c, const struct nb_class_op *op)
 {
     const struct nb_causal *field = field_of(c, op);
@@ -70,8 +70,7 @@ static int is_followed(struct nb_classify *c, const struct nb_class_op *op)
     return field && nb_causal_weight_blocks(field);
 }
 
-/* ---- calls and gathers ----------------------------------------------------------------------------------
- */
+/* ---- calls and gathers -------------------------------------------------------------------------------- */
 
 static int is_float_sum(const struct nb_class_op *op)
 {
@@ -106,20 +105,20 @@ void nb_classify_call(struct nb_classify *c, const struct nb_class_op *op)
     }
 }
 
-/* A step of this communicator ends: does what it reduced add up to what it gathered? Padding differs between
- * the two, by less than a small piece a rank and operation. */
+/* End a step of the communicator, and note whether its reductions add up to its gathers. Padding of the two
+ * differs, by less than LARGE elements an operation. */
 static void end_step(struct nb_classify *c, struct nb_class_comm *m)
 {
     uint64_t slack = (uint64_t)m->operations * LARGE;
     int adds_up = 0;
 
-    /* Reduce-scatters: nearly all that is gathered are weights, and no more is reduced than that. */
+    /* Reduce-scatters: nearly all gathered elements are weights, and the step reduces no more than these. */
     if (m->scattered && m->weights * 10 >= m->gathered * 9 && m->scattered <= m->weights + slack &&
         m->scattered < 2 * m->weights)
         m->scatter_adds_up++;
     else
         m->scatter_adds_up = 0;
-    /* All-reduces: exactly what is gathered, once a micro-batch. */
+    /* All-reduces: exactly the gathered elements, once a micro-batch. */
     if (m->reduced && m->weights) {
         uint64_t times = (m->reduced + m->weights / 2) / m->weights;
         uint64_t want = times * m->weights;
@@ -149,7 +148,7 @@ void nb_classify_gather(struct nb_classify *c, const struct nb_class_op *op, con
     if (look.found && look.changed) {
         if (look.found->changes >= CHANGES)
             s->weights = 1;
-        /* Weights change once a step: a block that changes again is in the next one. */
+        /* Weights change once a step. A block that changes again belongs to the next step. */
         if (look.found->step == m->weight_steps + 1)
             end_step(c, m);
         look.found->step = m->weight_steps + 1;
@@ -164,10 +163,10 @@ void nb_classify_gather(struct nb_classify *c, const struct nb_class_op *op, con
     }
 }
 
-/* ---- reductions ------------------------------------------------------------------------------------------
- */
+/* ---- reductions --------------------------------------------------------------------------------------- */
 
-/* It has been missed for longer than usual: for instance, a bucket of DDP's first step. */
+/* Return 1 when the signature is overdue by more than three of its usual gaps, as a bucket of DDP's first
+ * step. */
 static int is_past(const struct nb_class_comm *m, const struct nb_class_sig *s)
 {
     uint64_t gap = s->calls > 1 ? (s->last_reduction - s->first_reduction) / (s->calls - 1) : 0;
@@ -175,9 +174,9 @@ static int is_past(const struct nb_class_comm *m, const struct nb_class_sig *s)
     return m->reductions - s->last_reduction > 3 * gap + 64;
 }
 
-/* Steps of a communicator that gathers no weights: as many as its rarest large sum has come (layers of one
- * size in a row count once), evaluations and what is past aside. One signature alone may come many times a
- * step. */
+/* Count the steps of a communicator that gathers no weights: the calls of its rarest large sum. Calls in a
+ * row, such as layers of one size, count once. Evaluations and signatures of the past are left out. A single
+ * signature may come many times a step. */
 static void count_rare_steps(const struct nb_classify *c, struct nb_class_comm *m)
 {
     uint64_t most = 0, least = UINT64_MAX;
@@ -204,9 +203,9 @@ static void count_rare_steps(const struct nb_classify *c, struct nb_class_comm *
         m->rare_steps = alive > 1 ? least : most / LONE_PER_STEP;
 }
 
-/* A reduce-scatter that the user vouches for, whose weights are not seen, as small gathers are not: passes by
- * the calls, or what all-reduces of gradients beside it count; where nobody tells of calls, nothing tells
- * steps of something small apart. */
+/* Return the steps of a reduce-scatter that the user declares a gradient and whose weights are not visible,
+ * as small gathers are not. Take the passes from the calls, or the count from all-reduces of gradients on the
+ * same communicator. Without both, assume LONE_PER_STEP calls a step. */
 static uint64_t steps_vouched(const struct nb_class_comm *m, const struct nb_class_sig *s,
                               const struct nb_class_op *op)
 {
@@ -226,15 +225,15 @@ static uint64_t steps_of(const struct nb_classify *c, const struct nb_class_comm
         return c->weight_steps - m->first_weight_step;
     if (s->bucket)
         return m->round;
-    /* HSDP: no weights cross the network, but calls tell passes apart. */
+    /* HSDP: weights stay off the network, but calls tell passes apart. */
     if (s->reason == NB_WHY_AFTER_RS && op->passes > m->rare_steps)
-        return op->passes - 1; /* this one is not over */
+        return op->passes - 1; /* the current pass is not over */
     if (s->reason == NB_WHY_USER_YES && s->func == NB_FUNC_REDUCE_SCATTER)
         return steps_vouched(m, s, op);
     return s->kind == NB_CLASS_GRADIENT ? nb_max64(m->alike_rounds, m->rare_steps) : m->rare_steps;
 }
 
-/* An all-reduce that is a gradient by its caller or its user: a buffer that comes again is in the next
+/* Count an all-reduce that is a gradient by its caller or its user. A buffer that comes again is in the next
  * step. */
 static void count_round(struct nb_classify *c, struct nb_class_comm *m, struct nb_class_sig *s,
                         const struct nb_class_op *op)
@@ -251,20 +250,20 @@ static void count_round(struct nb_classify *c, struct nb_class_comm *m, struct n
     m->set ^= nb_mix(op->send, s->count);
 }
 
-/* The signature within its field. */
+/* Return the signature's name within its field. */
 static uint64_t signature_of(const struct nb_class_op *op)
 {
     return nb_mix(op->count, (uint64_t)op->type + 1);
 }
 
-/* The field's name for what identity predicts; 0: it predicts nothing. */
+/* Return the field's name for identity's prediction, or 0 without a prediction. */
 static uint64_t guess_of(uint64_t signature, uint64_t predicted)
 {
     return predicted ? nb_mix(signature + 1, predicted) | 1 : 0;
 }
 
-/* The names under which the sum's field knows the buffer of a reduce-scatter: by its place in the step, and
- * by what identity says and predicts. */
+/* Store the names under which the sum's field knows the buffer of a reduce-scatter: its place in the step,
+ * then the buffers that identity states and predicts. */
 static void name_keys(const struct nb_class_op *op, struct nb_causal *field, uint64_t key[NB_CAUSAL_NAMES])
 {
     const uint64_t signature = signature_of(op);
@@ -274,21 +273,23 @@ static void name_keys(const struct nb_class_op *op, struct nb_causal *field, uin
     key[NB_CAUSAL_GUESS] = guess_of(signature, op->predicted);
 }
 
-/* The buffer is not proved, but its place in the step is, and the buffer's strongest hypothesis is the same:
- * at low rates it takes the one longer than the other, which has been followed for longer. */
+/* Return 1 when the buffer's place in the step is proved and the buffer's strongest hypothesis is the same.
+ * At low learning rates the buffer's own proof takes longer, because the place has been followed for
+ * longer. */
 static int place_agrees(const struct nb_causal *field, const uint64_t key[NB_CAUSAL_NAMES])
 {
     return nb_causal_proved(field, key[0]) &&
            nb_causal_state(field, key[0]).weight_block == nb_causal_state(field, key[1]).weight_block;
 }
 
-/* Do the weights follow the sums of this very buffer? What only looks like a buffer (its squares do, too) is
- * taken for it where its place in the step says the same, or all sums of the field move weights. */
+/* Return 1 when the weights follow the sums of this buffer. Content alone may mislead: a buffer's squares
+ * look like it, too. Such a sum counts as the buffer only when its place in the step is proved, or when all
+ * sums of the field move weights. */
 static int moves(const struct nb_causal *field, const uint64_t key[NB_CAUSAL_NAMES], int found)
 {
     if (found)
         return nb_causal_proved(field, key[0]) || nb_causal_explained(field) >= EXPLAINED;
-    if (key[1] && nb_causal_mixed(field, key[1])) /* of these only the place in the step tells */
+    if (key[1] && nb_causal_mixed(field, key[1])) /* only the place in the step tells these sums apart */
         return nb_causal_proved(field, key[0]);
     if (key[1] && nb_causal_state(field, key[1]).steps >= MET)
         return nb_causal_proved(field, key[1]) || place_agrees(field, key);
@@ -322,7 +323,7 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_
     return s->sum_step && m->weight_steps - s->sum_step < SUM_LIFE ? NB_WHY_SUM : NB_WHY_YOUNG;
 }
 
-/* What its content says against it, or NB_WHY_YOUNG. */
+/* Return the content's evidence against a gradient, or NB_WHY_YOUNG. */
 static enum nb_class_reason veto(const struct nb_class_sig *s)
 {
     if (s->last_steady && s->sampled - s->last_steady < STEADY_LIFE)
@@ -342,7 +343,7 @@ static void settle(struct nb_classify *c, const struct nb_class_comm *m, struct 
     if (word != NB_GRAD_SILENT) {
         s->kind = word == NB_GRAD_YES ? NB_CLASS_GRADIENT : NB_CLASS_OTHER;
         s->reason = word == NB_GRAD_YES ? NB_WHY_USER_YES : NB_WHY_USER_NO;
-    } else if (s->bucket) { /* for certain, so that its content has no veto */
+    } else if (s->bucket) { /* certain, so that its content has no veto */
         s->kind = NB_CLASS_GRADIENT;
         s->reason = NB_WHY_BUCKET;
     } else if (s->sampled < NB_CLASSIFY_CALLS) {
@@ -407,7 +408,7 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
         count_round(c, m, s, op);
     if (d.key[1])
         d.shared = nb_causal_shared(field_of(c, op), d.key[1]);
-    if (op->found) /* a sum that only looks like the buffer proves nothing of it */
+    if (op->found) /* a sum that only looks like the buffer proves nothing about it */
         d.key[1] = 0;
     d.kind = s->kind;
     d.reason = s->reason;

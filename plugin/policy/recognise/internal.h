@@ -14,25 +14,24 @@
 
 struct nb_causal;
 
-/* ---- samples.c: signs and integers among samples
- * --------------------------------------------------------- */
+/* ---- samples.c: signs and integers among samples ------------------------------------------------------ */
 
 struct nb_content {
-    float values;             /* samples that are not 0 */
-    float negative, positive; /* of them */
+    float values;             /* samples other than 0 */
+    float negative, positive; /* of these samples */
     float could_be_broken,
-        integer; /* so small that their type has bits behind the point; of them, without any set */
+        integer; /* samples so small that their type has bits behind the point, and samples among them
+                    without any such bit set */
 };
 
-/* One call's samples, of values of the type. */
+/* Count the samples of one call. The values are of `type`. */
 void nb_content_note(struct nb_content *content, enum nb_dtype type, const float *samples, unsigned n);
-/* 1 when hardly any value has the other sign, of enough that were seen. */
+/* Return 1 when enough values were seen and hardly any has the other sign. */
 int nb_content_one_sign(const struct nb_content *content);
-/* 1 when all are integers, likewise. */
+/* Return 1 when enough values were seen and all are integers. */
 int nb_content_integers(const struct nb_content *content);
 
-/* ---- samples.c: samples seen before
- * ---------------------------------------------------------------------- */
+/* ---- samples.c: samples of earlier operations --------------------------------------------------------- */
 
 #define NB_BOOK_RECENT 8u
 #define NB_BOOK_KEPT 24u
@@ -40,145 +39,145 @@ int nb_content_integers(const struct nb_content *content);
 #define NB_SAME_CONTENT 0.999f /* correlation: weights from step to step are above, gradients below */
 
 struct nb_sample {
-    float value[NB_CLASSIFY_SAMPLES]; /* mean 0, norm 1; all 0 when the samples do not vary */
-    uint64_t hash;                    /* of the samples as given */
-    uint64_t last;                    /* look-up that made or matched it, from 1; 0: empty */
-    uint64_t step;                    /* + 1, in which it changed last; the caller's */
+    float value[NB_CLASSIFY_SAMPLES]; /* mean 0, norm 1. All 0 when the samples do not vary */
+    uint64_t hash;                    /* of the samples as passed */
+    uint64_t last;                    /* number of the look-up that made or matched it, from 1. 0: empty */
+    uint64_t step;                    /* step in which it changed last, plus 1. The caller sets it */
     uint32_t matches, changes;
 };
 
-/* Zeroes are an empty one. */
+/* Samples of one signature. All-zero bytes are an empty book. */
 struct nb_book {
-    struct nb_sample *entry; /* [NB_BOOK_ENTRIES]; NULL until the first look-up */
+    struct nb_sample *entry; /* [NB_BOOK_ENTRIES], NULL until the first look-up */
     uint64_t looks;
     unsigned recent, hint;
 };
 
 struct nb_book_match {
-    struct nb_sample *found; /* the entry that this content continues, NULL: none */
-    float likeness;          /* best correlation with any entry; -1: nothing to compare */
-    int changed;             /* found, and not the same bits */
-    int varies;              /* 0: all samples are equal: no evidence of anything */
+    struct nb_sample *found; /* the entry that this content continues, or NULL */
+    float likeness;          /* best correlation with any entry. -1: there was no entry to compare with */
+    int changed;             /* 1: found, with different bits */
+    int varies;              /* 0: all samples are equal, which is no evidence */
 };
 
-/* Look the samples up and note them. n from 2; values must be finite (checked: found is then NULL, likeness
- * -1; likewise where there is no memory for the book). */
+/* Look the n samples up and note them. Return found NULL and likeness -1 for fewer than two samples, for
+ * samples that are not finite, and without memory for the book. */
 struct nb_book_match nb_book_find(struct nb_book *book, const float *samples, unsigned n);
-/* Forget all, and give the memory back. */
+/* Forget all samples and free the memory. */
 void nb_book_clear(struct nb_book *book);
 
-/* ---- signs.c: signs of values, and how far two patterns agree
- * -------------------------------------------- */
+/* ---- signs.c: signs of values, and the agreement of two patterns -------------------------------------- */
 
 #define NB_SIGNS_WORDS (NB_PICKS / 64u)
 
-/* A bit for each position; neither is set where the value is 0 or not finite. */
+/* One bit for each position in each mask. Both bits are 0 where the value is 0 or not finite. */
 struct nb_signs {
     uint64_t negative[NB_SIGNS_WORDS], positive[NB_SIGNS_WORDS];
 };
 
-/* Signs of n raw values (nb_pick) of the type. */
+/* Store the signs of n raw values (nb_pick) of the type. */
 void nb_signs_of(enum nb_dtype type, const uint32_t *raw, unsigned n, struct nb_signs *signs);
 
-/* Where n integers are more, and where less, than before: 1 when any is. */
+/* Store the positions where n integers increased or decreased. Return 1 when any differs. */
 int nb_signs_of_change(const int32_t *now, const int32_t *before, unsigned n, struct nb_signs *change);
 
-/* A change and the one before, with all that comparing sums with them needs and that does not depend on the
+/* A change and the change before it, with everything for comparisons with sums that does not depend on the
  * sum. */
 struct nb_change {
     unsigned words, most;
-    unsigned changed, up; /* positions that count for nb_signs_agree, and how many of them are positive */
-    unsigned differ;      /* positions that nb_signs_contrast may look at */
+    unsigned changed, up; /* positions that count for nb_signs_agree, and the positive positions among them */
+    unsigned differ;      /* positions that nb_signs_contrast may use */
     uint64_t negative[NB_SIGNS_WORDS], positive[NB_SIGNS_WORDS]; /* these positions */
     uint64_t differs[NB_SIGNS_WORDS], twice[NB_SIGNS_WORDS],
         upwards[NB_SIGNS_WORDS]; /* for nb_signs_contrast */
 };
 
-/* Of the first n positions; of those that changed the first `most` count. */
+/* Prepare the first n positions. Of the positions that changed, only the first `most` count. */
 void nb_change_of(struct nb_change *c, const struct nb_signs *change, const struct nb_signs *before,
                   unsigned n, unsigned most);
 
-/* How far two patterns agree in n positions: the products of their signs, less what their means make of them,
- * and how large the square of that is by chance. Both add up over steps. */
+/* The agreement of two patterns in n positions: the products of their signs, less the share that their means
+ * cause, and the expected square of that by chance. Both add up over steps. */
 struct nb_agreement {
     unsigned n;
     float product, chance;
 };
-#define NB_AGREEMENT_LEAST 8u /* positions, for it to say anything by itself */
+#define NB_AGREEMENT_LEAST 8u /* fewest positions that mean something by themselves */
 
-/* Where the change has a sign. */
+/* Return the agreement of `sum` with the change where the change has a sign. */
 struct nb_agreement nb_signs_agree(const struct nb_signs *sum, const struct nb_change *change);
 
-/* The agreement of `sum` with the change less the one before, where the sum has a sign: what turned round
- * counts twice, what changed in one of them only counts once, and what changed as before not at all. So a
- * pattern that agrees with both alike, however well, comes to 0 with deviation 1. */
+/* Return the agreement of `sum` with the change less the change before, where the sum has a sign. A position
+ * that turned round counts twice. A position that changed in only one of the two changes counts once. A
+ * position that changed as before counts 0. A pattern that agrees with both changes alike, however well,
+ * therefore comes to 0 with deviation 1. */
 struct nb_agreement nb_signs_contrast(const struct nb_signs *sum, const struct nb_change *change);
 
-/* What is independent adds up, each about its own means. */
+/* Add an independent agreement. Each one is about its own means. */
 void nb_agreement_add(struct nb_agreement *sum, const struct nb_agreement *agreement);
 
-/* In standard deviations: the correlation times the square root of the number. 0 where there are too few
- * positions or nothing varies. */
+/* Return the agreement in standard deviations: the correlation times the square root of the number. Return 0
+ * for too few positions, or when all values are equal. */
 float nb_agreement_z(const struct nb_agreement *agreement);
 
-/* ---- causal.c: do the weights follow a sum?
- * -------------------------------------------------------------- */
+/* ---- causal.c: the test whether the weights follow a sum ---------------------------------------------- */
 
 #define NB_CAUSAL_Z 8.0f /* standard deviations over the running sums */
 #define NB_CAUSAL_D 6.0f
-#define NB_CAUSAL_WEIGHT_BLOCKS 128u /* of a field */
-#define NB_CAUSAL_BUFFERS 256u       /* keys of a field that are remembered */
-#define NB_CAUSAL_SUMS 512u          /* of a step that wait; further ones are not looked at */
+#define NB_CAUSAL_WEIGHT_BLOCKS 128u /* of one field */
+#define NB_CAUSAL_BUFFERS 256u       /* keys that a field remembers */
+#define NB_CAUSAL_SUMS 512u          /* waiting sums of a step. Further sums are ignored */
 
-/* A field that is looked at in `positions` positions (at most NB_PICKS), or NULL. */
+/* Create a field that compares values at `positions` positions, at most NB_PICKS. Return NULL without
+ * memory. */
 struct nb_causal *nb_causal_create(unsigned positions);
 void nb_causal_destroy(struct nb_causal *field);
 unsigned nb_causal_positions(const struct nb_causal *field);
 
-/* A sum is being decided on, the next in the order of operations: returns its place among those since weights
- * last changed, from 0. */
+/* Return the place of the next sum to decide on among the sums since weights last changed, from 0. Call it in
+ * the order of operations. */
 unsigned nb_causal_place(struct nb_causal *field);
 
-/* A sum was delivered; in the order of operations. names: 0 for none. */
+/* Note a delivered sum, in the order of operations. A name of 0 is absent. */
 void nb_causal_sum(struct nb_causal *field, const uint64_t names[NB_CAUSAL_NAMES],
                    const struct nb_signs *signs);
 
-/* A block was gathered; in the order of operations. raw: its values in the positions, `width` bytes each
- * (1, 2 or 4). */
+/* Note a gathered block, in the order of operations. `raw` has its values at the positions, each `width`
+ * bytes (1, 2 or 4). */
 void nb_causal_gather(struct nb_causal *field, size_t width, const uint32_t *raw);
 
-/* Do the sums with this key move weights, as far as is known? */
+/* Return 1 when the sums with this key are proved to move weights. */
 int nb_causal_proved(const struct nb_causal *field, uint64_t key);
-/* 1 when sums with this key clearly moved different weight blocks of late: it stands for several buffers. */
+/* Return 1 when sums with this key clearly moved different weight blocks of late: the key stands for several
+ * buffers. */
 int nb_causal_shared(const struct nb_causal *field, uint64_t key);
-/* 1 when the sums for which this buffer was predicted clearly moved one weight block, of late, and no other:
- * the prediction comes true, whatever their content looks like. */
+/* Return 1 when the sums for which identity predicted this buffer of late clearly moved one weight block and
+ * only that one. Then the prediction comes true, whatever their content. */
 int nb_causal_certain(const struct nb_causal *field, uint64_t guess);
-/* 1 when several sums of a step had this key, of late, of which some clearly moved weights and others
- * nothing: what is proved of it holds for some of them only. */
+/* Return 1 when of late several sums of a step had this key, and some clearly moved weights and some did not.
+ * Then a proof of the key holds for some of them only. */
 int nb_causal_mixed(const struct nb_causal *field, uint64_t key);
-/* Units that have changed at least twice: without any, nothing can be proved. */
+/* Return the number of weight blocks that have changed at least twice. At 0 a proof is impossible. */
 unsigned nb_causal_weight_blocks(const struct nb_causal *field);
-/* The strongest hypothesis of a key, for reports and tests: 0 where there is none. */
+/* The strongest hypothesis of a key, for reports and tests. The numbers are 0 without one. */
 struct nb_causal_state {
-    int weight_block; /* -1: none */
+    int weight_block; /* -1: no weight block */
     float z, d;
-    unsigned steps; /* in which sum and change met */
+    unsigned steps; /* steps in which sum and change met */
 };
 struct nb_causal_state nb_causal_state(const struct nb_causal *field, uint64_t key);
 
-/* The share of sums, lately, that were explained: their key is proved, or they agreed with one change far
- * better than all other sums of the step did. 0 before there were enough of them to tell. */
+/* Return the share of recent sums that are explained: their key is proved, or they agreed with one change far
+ * better than all other sums of the step did. Return 0 until enough sums have come for an estimate. */
 float nb_causal_explained(const struct nb_causal *field);
 
-/* ---- tables.c: fields of the causal test
- * ----------------------------------------------------------------- */
+/* ---- tables.c: fields of the causal test -------------------------------------------------------------- */
 
 #define NB_FIELDS 64u
 
 struct nb_field {
     uint64_t comm;
-    uint64_t values; /* of a rank's block; 0: free */
+    uint64_t values; /* values of a rank's block. 0: free */
     uint64_t used;
     struct nb_causal *causal;
 };
@@ -188,46 +187,47 @@ struct nb_fields {
     uint64_t now;
 };
 
-/* The field of blocks of `values` values, made when it is new and `make` is not 0: the longest unused makes
- * room. NULL: none, too small to be looked at, or no memory. */
+/* Return the field of blocks of `values` values. With `make` the call creates a new field, and the longest
+ * unused field makes room. Return NULL for an unknown field without `make`, for blocks with too few values,
+ * and without memory. */
 struct nb_causal *nb_field_get(struct nb_fields *fields, uint64_t comm, uint64_t values, int make);
-/* The field that a gathered block of `bytes` bytes belongs to, by its size, or NULL: *values values of *width
- * bytes each. Where the type says nothing (bytes), 2, 4 and 1 are tried. */
+/* Return the field of a gathered block of `bytes` bytes, by its size, or NULL. Store its number of values at
+ * *values and their width in bytes at *width. For a type of bytes the function tries widths of 2, 4 and 1. */
 struct nb_causal *nb_field_of_bytes(struct nb_fields *fields, uint64_t comm, ncclDataType_t type,
                                     uint64_t bytes, uint64_t *values, size_t *width);
 
-/* ---- tables.c: the state
- * --------------------------------------------------------------------------------- */
+/* ---- tables.c: the state ------------------------------------------------------------------------------ */
 
 /*
- * What the parts of classification share: classify.c weighs the evidence, tables.c keeps what it is about.
+ * State that the parts of classification share. classify.c weighs the evidence, tables.c keeps its subjects.
  */
 
 #define COMMS 128u
 #define RECENT_RS 16u
 
-struct nb_class_key { /* buffer of an all-reduce */
+struct nb_class_key { /* a buffer of an all-reduce */
     uint32_t sig, chain;
     uint64_t send;
-    uint64_t round; /* of its communicator; UINT64_MAX: none yet */
-    int linked;     /* a reduce-scatter just called has its result there */
+    uint64_t round; /* round of its communicator. UINT64_MAX: none yet */
+    int linked;     /* 1: a reduce-scatter just before has its result there */
     int taken;
 };
 
 struct nb_class_comm {
     uint64_t comm;
     int taken;
-    int gathers; /* some were seen */
+    int gathers; /* 1: gathers were seen */
     uint64_t used;
-    uint64_t weight_steps, first_weight_step; /* its own; the process's when it first reduced */
+    uint64_t weight_steps, first_weight_step; /* its own steps, and the process's steps when it first
+                                                 reduced */
     uint64_t rare_steps;
     uint64_t reductions;
-    const struct nb_class_sig *last; /* signature of the last large one */
-    /* rounds of all-reduces that are gradients by caller or user; a buffer that comes again begins the next
-     * one */
+    const struct nb_class_sig *last; /* signature of the last large reduction */
+    /* Rounds of all-reduces that are gradients by caller or user. A buffer that comes again begins the next
+     * round. */
     uint64_t round, set, last_set;
-    uint64_t alike_rounds; /* that had the buffers of the round before */
-    /* volumes since the step began: elements gathered, of them weights, reduced */
+    uint64_t alike_rounds; /* rounds with the same buffers as the round before */
+    /* Elements since the step began: gathered, gathered as weights, reduce-scattered, all-reduced. */
     uint64_t gathered, weights, scattered, reduced;
     uint32_t operations;
     uint32_t scatter_adds_up, reduce_adds_up; /* steps in a row */
@@ -242,15 +242,15 @@ struct nb_class_sig {
     uint32_t chain;
     int taken;
     uint64_t used, announced, calls, sampled;
-    uint64_t bursts;                          /* calls that followed another signature's */
-    uint64_t first_reduction, last_reduction; /* of its communicator, when first and last seen */
+    uint64_t bursts;                          /* calls that followed a call of another signature */
+    uint64_t first_reduction, last_reduction; /* reductions of its communicator when first and last seen */
     uint64_t linked;                          /* all-reduces of a reduce-scatter's result */
-    uint64_t last_steady;                     /* `sampled` when seen; 0: never */
-    uint64_t step;                            /* + 1, of its communicator, when last seen */
-    uint32_t steps_in_sum;                    /* steps in a row it was in while they added up */
-    uint64_t sum_step;                        /* of its communicator, when enough had */
-    int weights;                              /* gather: weight-like */
-    unsigned char told[NB_WHY_COUNT];         /* how often the log had each reason */
+    uint64_t last_steady;                     /* `sampled` when content was last steady. 0: never */
+    uint64_t step;                            /* step of its communicator when last seen, plus 1 */
+    uint32_t steps_in_sum;                    /* steps in a row that it was part of and that added up */
+    uint64_t sum_step;                        /* step of its communicator when enough steps had added up */
+    int weights;                              /* gather: 1 when it behaves like weights */
+    unsigned char told[NB_WHY_COUNT];         /* log lines with each reason */
     struct nb_content content;
     int bucket; /* all-reduces that DDP's reducer calls */
     enum nb_class_kind kind;
@@ -268,7 +268,7 @@ struct nb_classify {
     struct nb_class_comm comms[COMMS];
     uint64_t now;
     uint64_t announced;    /* calls */
-    uint64_t weight_steps; /* of the process: the most of any communicator */
+    uint64_t weight_steps; /* of the process: the largest number of any communicator */
     struct {
         uint64_t recv, count; /* of a rank */
         ncclDataType_t type;
@@ -282,8 +282,8 @@ static inline struct nb_class_sig *nb_class_sig_at(const struct nb_classify *c, 
     return nb_slab_at(&c->sigs, at);
 }
 
-/* The operation's signature, its communicator, and a buffer of a signature; made when they are new. Never
- * NULL. */
+/* Return the operation's signature, a communicator, or a buffer of a signature. Each function creates a new
+ * entry when there is none yet, and always returns one. */
 struct nb_class_sig *nb_class_sig_of(struct nb_classify *c, const struct nb_class_op *op);
 struct nb_class_comm *nb_class_comm_of(struct nb_classify *c, uint64_t comm);
 struct nb_class_key *nb_class_key_of(struct nb_classify *c, uint32_t sig, uint64_t send);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Has this content, or nearly this content, been seen before? A book keeps the samples of the last few
- * operations of a signature, and of some older ones, so that blocks of one size that take turns are found
- * again. Inside of classify.c.
+ * Samples of earlier operations. A book finds whether this content, or nearly this content, has come before.
+ * It keeps the samples of a signature's last few operations and of some older ones, so that blocks of one
+ * size that take turns are found again. Inside of classify.c.
  *
- * Vetoes from the values of what is summed: gradients have both signs and are not integers. Squares, counts
- * and histograms are worth nothing with a value of the wrong sign, or a broken one.
+ * Vetoes from the values of a sum: gradients have both signs and are not integers. Squares, counts and
+ * histograms are useless with a value of the wrong sign, or a broken one.
  *
- * What is counted fades, so that a change of content shows after some ten calls. Pure; the caller serialises.
+ * Counts fade, so that a change of content shows after some ten calls. The module is pure, and the caller
+ * serializes the calls.
  */
 #include "policy/recognise/internal.h"
 
@@ -18,9 +19,9 @@
 #include "nibble/codec.h"
 
 #define CLIP 3.0f  /* times the median magnitude */
-#define STALE 256u /* look-ups: an older entry that was kept and not met again makes room */
+#define STALE 256u /* look-ups after which a kept entry without a match makes room */
 
-/* The median of magnitudes, of those that are not 0; 0 when all are. */
+/* Return the median magnitude of the values other than 0, or 0 when all are 0. */
 static float median(const float *value, unsigned n)
 {
     float a[NB_CLASSIFY_SAMPLES];
@@ -60,9 +61,9 @@ static float median(const float *value, unsigned n)
     return a[middle];
 }
 
-/* Without outliers: two gradients with a thousand times more in one value than in the others would be alike
- * for that value alone. Mean 0 and norm 1, so that a correlation is a dot product. 0 when the samples do not
- * vary, -1 when not finite. */
+/* Normalize samples to mean 0 and norm 1, so that a correlation is a dot product. Clip outliers first: two
+ * gradients with one value a thousand times larger than the rest would otherwise be alike for that value
+ * alone. Return 1, 0 when the samples do not vary, or -1 when one is not finite. */
 static int normalise(const float *samples, unsigned n, float out[NB_CLASSIFY_SAMPLES], uint64_t *hash)
 {
     unsigned take = n < NB_CLASSIFY_SAMPLES ? n : NB_CLASSIFY_SAMPLES;
@@ -112,7 +113,8 @@ static void note(struct nb_book *book, struct nb_sample *at, const float *value,
     at->last = book->looks;
 }
 
-/* A place for new content among the recent ones. What is pushed out is kept where there is room. */
+/* Return a place for new content among the recent entries. The entry that it pushes out is kept where there
+ * is room. */
 static struct nb_sample *make_room(struct nb_book *book)
 {
     struct nb_sample *out = &book->entry[book->recent], *keep = NULL;
@@ -148,7 +150,7 @@ struct nb_book_match nb_book_find(struct nb_book *book, const float *samples, un
     look.varies = varies;
     book->looks++;
     if (varies) {
-        /* Blocks come in turn: the one behind the last found is tried first. */
+        /* Blocks come in turn: begin behind the last match. */
         for (unsigned k = 0; k < NB_BOOK_ENTRIES; k++) {
             unsigned i = (book->hint + k) % NB_BOOK_ENTRIES;
             struct nb_sample *e = &book->entry[i];
@@ -180,13 +182,13 @@ void nb_book_clear(struct nb_book *book)
 }
 
 #define FADE 0.98f        /* a call */
-#define ENOUGH 512.0f     /* samples that are not 0, before it is judged */
+#define ENOUGH 512.0f     /* samples other than 0 before a judgement */
 #define OTHER_SIGN 0.002f /* share of values */
 #define WHOLE 0.99f
 #define BITS_BEHIND \
-    3 /* the point, that a value's type must have for an integer to be one by more than chance */
+    3 /* bits behind the point that a value's type must have, so that an integer is more than chance */
 
-/* Values below this have so many bits behind the point. */
+/* Return the magnitude below which values have BITS_BEHIND bits behind the point. */
 static float limit(enum nb_dtype type)
 {
     static const int mantissa[NB_DTYPE_COUNT] = {[NB_F32] = 23, [NB_BF16] = 7, [NB_F16] = 10};

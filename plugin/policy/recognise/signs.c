@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Signs of sampled values as planes of bits, and how far two patterns agree: the statistic of
+ * Signs of sampled values as planes of bits, and the agreement of two patterns: the statistic of
  * policy/recognise/causal.c. Pure.
  */
 #include "policy/recognise/internal.h"
@@ -10,14 +10,15 @@
 
 #include "base/minmax.h"
 
-/* Bit i of the result is flag i, which is 0 or 1: eight at a time, gathered into the upper byte of a product. */
+/* Return a word whose bit i is flag i (0 or 1). A product gathers eight flags at a time into its upper
+ * byte. */
 static uint64_t word_of(const uint8_t flag[64])
 {
     uint64_t word = 0;
 
     for (unsigned i = 0; i < 8; i++) {
         uint64_t eight = 0;
-        for (unsigned k = 0; k < 8; k++) /* a load, where bytes are in this order */
+        for (unsigned k = 0; k < 8; k++) /* one load where bytes are in this order */
             eight |= (uint64_t)flag[8 * i + k] << (8 * k);
         word |= (eight * UINT64_C(0x0102040810204080) >> 56) << (8 * i);
     }
@@ -39,7 +40,7 @@ void nb_signs_of(enum nb_dtype type, const uint32_t *raw, unsigned n, struct nb_
         }
         for (unsigned i = 0; i < end; i++) {
             const uint32_t value = raw[w * 64 + i], magnitude = value & (sign - 1);
-            known[i] = magnitude - 1 < infinite - 1; /* neither 0 nor infinite */
+            known[i] = magnitude - 1 < infinite - 1; /* false for 0, infinities and NaN */
             minus[i] = (value & sign) != 0;
         }
         signs->positive[w] = word_of(known);
@@ -71,8 +72,9 @@ int nb_signs_of_change(const int32_t *now, const int32_t *before, unsigned n, st
     return any != 0;
 }
 
-/* To count bits is nearly all of the work here, and an instruction of every x86 processor since 2008; but a compiler takes
- * it only in functions that say they may. So what counts is compiled twice, and the processor decides. */
+/* Counting bits is nearly all of the work here. Every x86 processor since 2008 has an instruction for it, but
+ * a compiler uses the instruction only in functions that allow it. The counting functions are therefore
+ * compiled several times, and the processor decides at run time. */
 #define INLINED static inline __attribute__((always_inline))
 
 INLINED unsigned bits(uint64_t x)
@@ -80,10 +82,12 @@ INLINED unsigned bits(uint64_t x)
     return (unsigned)__builtin_popcountll(x);
 }
 
-/* cov: sum of products about the means; var: product of the sums of squares about them, of n positions. */
+/* Return the agreement of n positions. `cov` is the sum of products about the means, `var` the product of the
+ * sums of squares about them. */
 static struct nb_agreement agreement(unsigned n, double cov, double var)
 {
-    /* Of chance the square is var / (n - 1); where n is small that matters, since small numbers are added up. */
+    /* The expected square by chance is var / (n - 1). The 1 matters for small n, since small numbers are
+     * added up. */
     const double of = n < NB_AGREEMENT_LEAST ? n - 1.0 : n;
 
     if (n < 2 || var <= 0.5)
@@ -119,7 +123,8 @@ void nb_change_of(struct nb_change *c, const struct nb_signs *change, const stru
         c->up += bits(counts & change->positive[w]);
         c->positive[w] = counts & change->positive[w];
         c->negative[w] = counts & change->negative[w];
-        /* The change less the one before: 2 where it has turned round, 1 where there is only one of them. */
+        /* The change less the change before: 2 where it has turned round, 1 where only one of them has a
+         * sign. */
         c->twice[w] =
             (change->positive[w] & before->negative[w]) | (change->negative[w] & before->positive[w]);
         c->differs[w] = c->twice[w] | (changed ^ earlier);
@@ -150,8 +155,9 @@ INLINED struct nb_agreement agree(const struct nb_signs *sum, const struct nb_ch
     return agreement(c->changed, cov, var);
 }
 
-/* What counts of a contrast, in positions: all; those that count twice; of both, those where the sum is positive, where the
- * change is, and where the two are alike. */
+/* Counts of positions in a contrast: all positions, positions that count twice, and positions where the sum
+ * is positive. Then, both for all positions and for those that count twice: positions where the change is
+ * positive, and where sum and change are alike. */
 struct counts {
     uint64_t all, twice, plus, up, up_twice, alike, alike_twice;
 };
@@ -197,7 +203,7 @@ INLINED struct nb_agreement contrast(const struct nb_signs *sum, const struct nb
 }
 
 #if defined(__x86_64__)
-/* With instructions of every x86 processor since 2008, and of many since 2019. */
+/* Versions with instructions of every x86 processor since 2008, and of many since 2019. */
 #define FOR_COUNT __attribute__((target("popcnt")))
 #define FOR_VECTORS __attribute__((target("popcnt,avx512f,avx512vl,avx512dq,avx512bw,avx512vpopcntdq")))
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What classification knows of signatures, communicators and buffers: tables that grow up to their size, in which the
- * longest unused (of buffers, the oldest) makes room.
+ * State of classification on signatures, communicators and buffers. The tables grow up to their size. Then
+ * the longest unused entry makes room. Of buffers, the oldest makes room.
  *
- * The fields of causal evidence (policy/recognise/causal.c) of a process: shards of one size on one communicator. A field
- * begins with the first reduce-scatter of its size; all-gathers of as many values a rank join it.
+ * The fields of causal evidence (policy/recognise/causal.c) of a process: shards of one size on one
+ * communicator. A field begins with the first reduce-scatter of its size. All-gathers of as many values a
+ * rank join it.
  *
- * Pure, but for the memory of fields when they begin; the caller serialises.
+ * The module is pure, except that it allocates memory when fields begin. The caller serializes the calls.
  */
 #include "policy/recognise/internal.h"
 
@@ -64,7 +65,7 @@ struct nb_causal *nb_field_of_bytes(struct nb_fields *fields, uint64_t comm, ncc
     return NULL;
 }
 
-/* A communicator was destroyed. */
+/* Forget the fields of a communicator that was destroyed. */
 static void forget_fields(struct nb_fields *fields, uint64_t comm)
 {
     for (struct nb_field *f = fields->field; f < fields->field + NB_FIELDS; f++)
