@@ -2,48 +2,51 @@
 /*
  * Decides which residual an operation continues.
  *
- * A signature (communicator, function, type, number of elements) has a set of tracked buffers. What tells
- * them apart is its mode, chosen anew with each of its operations (next_mode), after CERTAIN_AFTER passes.
- * Every change empties the set.
+ * A signature (communicator, function, type, number of elements) has a set of tracked buffers. Its mode says
+ * by which evidence they are told apart. next_mode chooses the mode anew with each of the signature's
+ * operations, after CERTAIN_AFTER passes. Every change empties the set.
  *
- *          +-----------------------------  NONE  ----------------------------+
- *          | buffers come once a step        |  else, one pass later:        | else
- *          v                                 v  gathers predict the weight block     v
- *       ADDRESS ----- (1), predicted ----> UNIT ----------- (3) ---------> PLACE
- *       a tracked buffer a      <----- (2) --------  a tracked buffer a        <--- (4) -----  a tracked buffer a
- *       buffer                             gathered block                  position in the pass
- *          |  ^                                                             ^  |
- *          |  +------------------------------- (2) -------------------------|--+
- *          +----------------------------- (1), not predicted ---------------+
+ *          +---------------------------  NONE  ----------------------------+
+ *          | buffers come once a step      | else, one pass later:         | else
+ *          v                               v gathers predict the block     v
+ *       ADDRESS ---- (1), predicted ---> WEIGHTS ---------- (3) ---------> PLACE
+ *       a tracked buffer  <---- (2) ---- a tracked buffer  <--- (4) ------ a tracked buffer
+ *       a buffer                         a gathered block                  a position in the pass
+ *          |  ^                                                            ^  |
+ *          |  +------------------------------ (2) -------------------------|--+
+ *          +---------------------------- (1), not predicted ---------------+
  *
- *     (1) buffers have not come once a step for 4 passes and 16 operations more than half of what did; or a
- *         weight block is predicted and VIOLATIONS_MOST rounds had buffers that were not what they had been
+ *     (1) twice the operations whose buffer did not come once a step, less the operations whose buffer did,
+ *         exceed the operations of 4 passes by 16. Or a weight block is predicted, and buffers broke their
+ *         pattern in VIOLATIONS_MOST rounds
  *     (2) buffers come once a step, and content has not proven the set's tracked buffers, or not for as long
  *         (address_prevails)
- *     (3) no weight block predicted for 4 passes and 16 operations in a row
- *     (4) a weight block predicted for 2 passes and 8 operations in a row
+ *     (3) 4 passes and 16 operations in a row without a predicted weight block
+ *     (4) 2 passes and 8 operations in a row with a predicted weight block
  *     and from any mode back to NONE, in by_address: content contradicts a buffer 3 times
  *
  * In a mode, an operation gets its tracked buffer, or none, by the first line that applies:
  *
- *     mode       evidence                                                              result
- *     ADDRESS    the buffer has not (yet) come once a step                             LEARNING
- *                profile: this tracked buffer does not fit and another does (*)                  MISMATCH
- *                it suddenly looks otherwise, and the weights confirm it               CERTAIN
- *                else                                                                  ADDRESS
- *     UNIT,      only one tracked buffer comes into question: content is as it always was        SINGLE, else MISMATCH
- *     PLACE      no profile                                                            NO_PROFILE
- *                the weights confirm predictions of the tracked buffer (nb_identity_config.certain; in UNIT
- *                not where blocks have sent no gradient of late), and no line below says
- *                VERIFIED; content has contradicted one of this pass                   MISMATCH
- *                the same, and it has not                                              CERTAIN
- *                the predicted tracked buffer has few profiles                                   LEARNING
- *                it fits, and no other as well (by SCORE_LEAST, SCORE_MARGIN)          VERIFIED
- *                another one fits much better than all (FOUND_LEAST, FOUND_MARGIN),    FOUND
- *                and has not come in this pass; what was predicted usually fits
- *                else                                                                  MISMATCH, UNPREDICTED
+ *     mode       evidence                                                             result
+ *     ADDRESS    the buffer has not come once a step, or not yet                      LEARNING
+ *                profile: this tracked buffer does not fit and another does (*)       MISMATCH
+ *                its profile changes suddenly, and the weights confirm it             CERTAIN
+ *                else                                                                 ADDRESS
+ *     WEIGHTS,   only one tracked buffer is possible, its content is as always        SINGLE
+ *     PLACE      only one is possible, its content is not                             MISMATCH
+ *                no profile                                                           NO_PROFILE
+ *                the weights confirm predictions of the tracked buffer (**), and
+ *                content has contradicted a prediction of this pass                   MISMATCH
+ *                the weights confirm predictions (**), without a contradiction        CERTAIN
+ *                the predicted tracked buffer has few profiles                        LEARNING
+ *                it fits, and it alone (by SCORE_LEAST, SCORE_MARGIN)                 VERIFIED
+ *                another one fits much better than all (FOUND_LEAST, FOUND_MARGIN),   FOUND
+ *                has not come in this pass, and the predicted one usually fits
+ *                else                                                                 MISMATCH, UNPREDICTED
  *
- *     (*) much better, where the weights confirm predictions of the tracked buffer
+ *     (*)  much better, where the weights confirm predictions of the tracked buffer
+ *     (**) nb_identity_config.certain, and the line for VERIFIED does not apply. In WEIGHTS it does not count
+ *          while blocks have sent no gradient of late
  */
 #include "policy/identity/internal.h"
 
@@ -60,28 +63,29 @@
 
 #define SCORE_LEAST 0.3f /* own tracked buffer: 0.55 to 0.77 measured, best other: up to 0.37 */
 #define SCORE_MARGIN 0.1f
-#define FOUND_LEAST 0.45f /* without a prediction that says the same */
+#define FOUND_LEAST 0.45f /* for a match that was not predicted */
 #define FOUND_MARGIN 0.2f
 #define FULL_LEAST 0.5f
-#define AGREE_RATE 0.1f /* share of predictions that content confirmed, moving average */
+#define AGREE_RATE 0.1f /* moving average of the share of predictions that content confirmed */
 #define AGREE_LEAST 0.8f
-/* Content that does not agree with a prediction says something only where it usually does. */
+/* Content that disagrees with a prediction is evidence only where it usually agrees. */
 #define CONTRADICTS_LEAST 0.7f
-/* Score of confirmed predictions, moving average: an average of two layers stays below. */
+/* Moving average of the score of confirmed predictions. An average of two layers stays below. */
 #define PURE_LEAST 0.42f
 #define LEARN_LEAST \
-    0.2f /* from the eighth profile on, a tracked buffer does not learn what does not look like it */
+    0.2f /* from the eighth profile on, a tracked buffer does not learn profiles below this score */
 #define LEARN_FREE 8u
-#define LEARN_LONG 28u /* profiles; more than the 20 of a period of layers that take turns */
-/* In a row, and a tracked buffer learns anew: where training begins, profiles change for good. */
+#define LEARN_LONG 28u /* profiles, more than the 20 of a period of layers that take turns */
+/* Misses in a row after which a tracked buffer learns anew. When training begins, profiles change for
+ * good. */
 #define FORGET_MISSES 12u
 #define SUSPECT_AFTER 8u /* breaks in a row until a tracked buffer begins anew */
-/* Rounds in which all buffers came once, before tracked buffers by content are given up for tracked buffers
- * by buffer: recycled memory may look so for some rounds. */
+/* Rounds in which all buffers came once until tracked buffers by address replace tracked buffers by content.
+ * Recycled memory may look so for some rounds. */
 #define ADDRESS_LEAST 5u
 #define ADDRESS_LONG 16u
-#define VIOLATIONS_MOST 2u /* rounds in which buffers were not what they had been */
-#define ERROR_LIFE 8u      /* steps of its signature that an error is kept unused */
+#define VIOLATIONS_MOST 2u /* rounds in which a buffer broke its pattern */
+#define ERROR_LIFE 8u      /* steps of its signature for which an unused error is kept */
 
 const char *nb_identity_reason_text(enum nb_identity_reason reason)
 {
@@ -168,7 +172,7 @@ static void change_mode(struct nb_identity *id, struct nb_sig *s, enum nb_mode m
     s->predicted_run = s->unpredicted_run = 0;
 }
 
-/* Buffers have been used once a step for long enough to give up what was learnt of the tracked buffers by
+/* Return 1 when buffers have been used once a step for long enough to replace the tracked buffers by
  * content. */
 static int address_prevails(const struct nb_sig *s)
 {
@@ -179,9 +183,9 @@ static int address_prevails(const struct nb_sig *s)
     return s->func == NB_FUNC_ALL_REDUCE && rounds > ADDRESS_LONG;
 }
 
-/* The transitions of the drawing at the head. Buffers come first, but tracked buffers that content has proven
- * are not given up for them: recycled memory may look settled for a while. by_address: buffers come once a
- * step; by_weight_block: gathers predict the weight block. */
+/* Return the next mode, by the transitions of the drawing at the head. Addresses come first, but they do not
+ * replace tracked buffers that content has proven: recycled memory may look settled for a while.
+ * `by_address`: buffers come once a step. `by_weight_block`: gathers predict the weight block. */
 static enum nb_mode next_mode(const struct nb_sig *s, int by_address, int by_weight_block)
 {
     const enum nb_mode without_address = by_weight_block ? MODE_WEIGHTS : MODE_PLACE;
@@ -209,7 +213,7 @@ static enum nb_mode next_mode(const struct nb_sig *s, int by_address, int by_wei
     return s->mode;
 }
 
-/* Count what the transitions go by, and make the one that is due. */
+/* Update the counts for the transitions, and make a transition that is due. */
 static void choose_mode(struct nb_identity *id, struct nb_sig *s, int by_address, int by_weight_block)
 {
     enum nb_mode next;
@@ -221,7 +225,7 @@ static void choose_mode(struct nb_identity *id, struct nb_sig *s, int by_address
     if (s->mode == MODE_ADDRESS && by_address)
         s->unsettled -= s->unsettled > 0;
     else if (s->mode == MODE_ADDRESS)
-        s->unsettled += 2; /* so that one in two, for good, counts */
+        s->unsettled += 2; /* so that a lasting share of one in two counts */
     next = next_mode(s, by_address, by_weight_block);
     if (next != s->mode)
         change_mode(id, s, next);
@@ -234,22 +238,22 @@ static uint64_t tracked_id(unsigned kind, uint32_t number)
     return (uint64_t)kind << 32 | number;
 }
 
-/* The name of what a tracked buffer is given to, for as long as it is. */
+/* Return the name of the buffer that the tracked buffer now belongs to. */
 static uint64_t buffer_of(const struct nb_identity *id, uint32_t at)
 {
     return nb_mix(nb_tracked_at(&id->buffers, at)->weight_block, at) | 1;
 }
 
-/* Have predictions of the tracked buffer come true? */
+/* Return 1 when predictions of the tracked buffer have come true. */
 static int is_certain(const struct nb_identity *id, uint32_t at)
 {
     return at != NB_TRACKED_NONE && id->config.certain &&
            id->config.certain(id->config.arg, buffer_of(id, at));
 }
 
-/* Another tracked buffer, which has been seen often enough, is what the content looks like: unmistakably, or
- * better than the tracked buffer that it usually agrees with. How often that one and the others have been
- * seen does not matter, since this only ever takes feedback away. */
+/* Return 1 when the content looks like another tracked buffer with enough profiles: unmistakably, or more
+ * than like `at`, with which it usually agrees. The number of profiles of `at` and the rest does not matter,
+ * since this function can only take feedback away. */
 static int contradicted(const struct nb_identity *id, const struct nb_fit *fit, uint32_t at)
 {
     if (fit->best_tracked == NB_TRACKED_NONE || fit->best_tracked == at ||
@@ -294,9 +298,9 @@ static struct nb_identity_decision refuse(enum nb_identity_reason reason, const 
     return d;
 }
 
-/* No other tracked buffer comes into question. All that content can say is that it is suddenly unlike what
- * this tracked buffer's always was; a tracked buffer of which that was true has to prove itself before it is
- * given out again. */
+/* Decide when only one tracked buffer is possible. Its content then has a veto only when it is suddenly
+ * unlike all before. After such vetoes the tracked buffer has to prove itself before it is given out
+ * again. */
 static struct nb_identity_decision alone(struct nb_identity *id, struct nb_sig *s, uint32_t at,
                                          const struct nb_shape *p, uint64_t geometry,
                                          enum nb_identity_reason reason)
@@ -305,7 +309,8 @@ static struct nb_identity_decision alone(struct nb_identity *id, struct nb_sig *
 
     if (p && !id->config.trust_prediction && nb_set_breaks(&id->buffers, at, p)) {
         const struct nb_fit fit = nb_set_fit(&id->buffers, &s->set, at, p);
-        if (!contradicted(id, &fit, at) && is_certain(id, at)) { /* gradients changed, and not the buffer */
+        /* the gradients changed, but not the buffer */
+        if (!contradicted(id, &fit, at) && is_certain(id, at)) {
             nb_set_learn(&id->buffers, &s->set, at, p);
             return give(id, s, at, geometry, NB_ID_CERTAIN, &fit);
         }
@@ -349,8 +354,8 @@ static struct nb_identity_decision by_address(struct nb_identity *id, struct nb_
     id->predicted = at;
     if (!p)
         return give(id, s, at, geometry, NB_ID_ADDRESS, NULL);
-    /* Memory may be handed round among buffers of a size: the data have a veto where another tracked buffer
-     * fits and this one does not. */
+    /* Buffers of one size may hand memory round. The data have a veto where another tracked buffer fits and
+     * this one does not. */
     if (s->set.n > 1 && s->set.mature == s->set.n && !id->config.trust_prediction) {
         fit = nb_set_fit(&id->buffers, &s->set, at, p);
         if (fit.own < SCORE_LEAST && fit.other >= fit.own + SCORE_MARGIN && fit.other >= SCORE_LEAST &&
@@ -366,8 +371,8 @@ static struct nb_identity_decision by_address(struct nb_identity *id, struct nb_
     return alone(id, s, at, p, geometry, NB_ID_ADDRESS);
 }
 
-/* A bucket of DDP: nobody else writes there while its reducer lives. Another reducer may get the memory
- * later: then the data are suddenly unlike what they were, or the error has not been used for long. */
+/* Decide on a bucket of DDP. Only its reducer writes to the buffer while it lives. Another reducer may get
+ * the memory later. Then the data change suddenly, or the error has not been used for long. */
 static struct nb_identity_decision by_bucket(struct nb_identity *id, struct nb_sig *s, const struct nb_key *k,
                                              const struct nb_shape *p, uint64_t geometry)
 {
@@ -378,9 +383,9 @@ static struct nb_identity_decision by_bucket(struct nb_identity *id, struct nb_s
     return alone(id, s, at, p, geometry, NB_ID_ADDRESS);
 }
 
-/* A block's gradient has already come in this pass of gathers: what looks like it now is something else, such
- * as its squares, whose profile is twice as steep and so correlates as well. (All-reduces may come once a
- * micro-batch between gathers.) */
+/* Return 1 when the block's gradient has already come in this pass of gathers. Then this content only looks
+ * like it. The squares of a gradient, for instance, have a profile that is twice as steep and correlates as
+ * well. All-reduces are exempt, because they may come once a micro-batch between gathers. */
 static int has_come(const struct nb_identity *id, const struct nb_sig *s, uint32_t at)
 {
     const uint32_t pass =
@@ -389,12 +394,12 @@ static int has_come(const struct nb_identity *id, const struct nb_sig *s, uint32
     return pass && nb_tracked_at(&id->buffers, at)->used_pass == pass;
 }
 
-/* Several tracked buffers come into question: `at` is predicted, or none is. */
+/* Decide when several tracked buffers are possible. `at` is the predicted one, or NB_TRACKED_NONE. */
 static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_sig *s, uint32_t at,
                                               const struct nb_shape *p, uint64_t geometry)
 {
     struct nb_tracked_buffer *tracked = at == NB_TRACKED_NONE ? NULL : nb_tracked_at(&id->buffers, at);
-    /* Reductions that no gather explains may change meaning (see by_place): they learn longer. */
+    /* Reductions without a related gather may change meaning (see by_place), so they learn longer. */
     uint32_t wanted =
         s->mode == MODE_PLACE && s->func == NB_FUNC_REDUCE_SCATTER ? LEARN_LONG : NB_TRACKED_MATURE;
     const uint32_t pass = nb_weight_blocks_pass(&id->weight_blocks, s->comm);
@@ -417,12 +422,12 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_
         if (fits)
             tracked->purity += AGREE_RATE * (fit.own - tracked->purity);
     }
-    /* A prediction that is often wrong has mixed buffers in the tracked buffer's average: then it proves
-     * nothing. */
+    /* A prediction that is often wrong has mixed buffers in the tracked buffer's average. Then a fit proves
+     * little. */
     verified = fits && tracked->profiles >= wanted && tracked->agreed >= AGREE_LEAST &&
                tracked->purity >= PURE_LEAST;
     if (tracked &&
-        contradicted(id, &fit, at)) /* one has come in place of another, and so may those behind it */
+        contradicted(id, &fit, at)) /* one has come in place of another, and so may the following ones */
         s->shifted = pass;
     if (tracked && !verified && !has_come(id, s, at) && pass && (s->mode != MODE_WEIGHTS || s->wary == 0) &&
         is_certain(id, at)) {
@@ -466,8 +471,8 @@ static struct nb_identity_decision by_weight_block(struct nb_identity *id, struc
     struct nb_identity_decision d;
     uint32_t at = NB_TRACKED_NONE;
 
-    /* Where many blocks send no gradient (frozen, or gathered in vain) the next on the stack means nothing.
-     */
+    /* Where many blocks send no gradient (frozen, or gathered in vain), the next one on the stack is no
+     * evidence. */
     if (expected && (alike == 1 || s->full >= FULL_LEAST)) {
         at = nb_set_find(&id->buffers, &s->set, tracked_id(TRACKED_GATHERED, expected->number), 1);
         if (at == NB_TRACKED_NONE)
@@ -478,12 +483,12 @@ static struct nb_identity_decision by_weight_block(struct nb_identity *id, struc
         return alone(id, s, at, p, geometry, NB_ID_SINGLE);
     }
     d = by_content(id, s, at, p, geometry);
-    if (d.reason == NB_ID_FOUND) { /* what content says corrects the stack */
+    if (d.reason == NB_ID_FOUND) { /* content corrects the stack */
         uint64_t weight_block = nb_tracked_at(&id->buffers, (uint32_t)d.tracked)->weight_block;
         struct nb_weight_block *found =
             nb_weight_blocks_find(&id->weight_blocks, s->comm, (uint32_t)weight_block);
         expected = found ? found : expected;
-    } else if (at != NB_TRACKED_NONE) { /* has come, given or not: nothing that follows in this pass is it */
+    } else if (at != NB_TRACKED_NONE) { /* it has come, given or not, and will not come again in this pass */
         nb_tracked_at(&id->buffers, at)->used_pass = nb_weight_blocks_pass(&id->weight_blocks, s->comm);
     }
     if (expected)
@@ -508,8 +513,8 @@ static struct nb_identity_decision by_place(struct nb_identity *id, struct nb_si
         id->predicted = at;
         if (v->clean >= (int)CERTAIN_AFTER && s->set.n == 1 && nb_clock_alike(id, parent) <= 1 &&
             nb_clock_in_steps(id, s, MOST_STEPS)) {
-            /* Gathers tell nothing of its buffer (ZeRO-3 groups tensors differently), so it may be one of
-             * many that take turns for a while: it has to prove that it stays the same. */
+            /* The gathers have no relation to its buffer (ZeRO-3 groups tensors differently). It may be one
+             * of many that take turns for a while, so it has to prove that it stays the same. */
             if (s->func == NB_FUNC_REDUCE_SCATTER)
                 nb_tracked_at(&id->buffers, at)->suspect = 1;
             return alone(id, s, at, p, geometry, NB_ID_SINGLE);
@@ -518,7 +523,8 @@ static struct nb_identity_decision by_place(struct nb_identity *id, struct nb_si
     return by_content(id, s, at, p, geometry);
 }
 
-/* The result is a part of what is sent: a lasting buffer of gradients, not memory made for this operation. */
+/* Return 1 when the result is a part of the send buffer: a lasting buffer of gradients, not memory for this
+ * operation only. */
 static int in_place(const struct nb_identity_call *c)
 {
     return c->recv >= c->send && c->recv - c->send < c->count * nb_nccl_type_size(c->type);
@@ -564,14 +570,14 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
     if (address < 0)
         forget_key(id, s, k);
     address = address > 0 && id->clock != CLOCK_NONE;
-    /* One operation a step needs no address, and where fewer gradients come than there are blocks of the size
-     * (the others are frozen), a buffer that comes once a step may carry another block tomorrow. */
+    /* One operation a step needs no address. Where fewer gradients come than there are blocks of the size,
+     * because blocks are frozen, a buffer that comes once a step may carry another block tomorrow. */
     if (alike == 1 || (v->clean >= (int)CERTAIN_AFTER && s->mode != MODE_ADDRESS) ||
         (alike > 1 && v->round_usual % alike != 0) ||
         (s->func == NB_FUNC_REDUCE_SCATTER && !nb_clock_in_steps(id, s, MOST_STEPS)))
         address = 0;
     s->alike = alike;
-    /* What comes when all blocks have had their gradients is no sign that blocks do not predict. */
+    /* Operations after the gradients of all blocks are no sign that blocks do not predict. */
     choose_mode(id, s, address, alike > 0);
     if (nb_set_accepts(&id->buffers, &s->set, profile, &shape))
         usable = &shape;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to this folder: tracked buffers and profiles, weight blocks of weights, and the state of
- * identity. */
+/* Private to this folder: tracked buffers and profiles, weight blocks, and the state of identity. */
 #ifndef NIBBLE_POLICY_IDENTITY_INTERNAL_H
 #define NIBBLE_POLICY_IDENTITY_INTERNAL_H
 
@@ -9,27 +8,26 @@
 #include "base/slab.h"
 #include "policy/identity/identity.h"
 
-/* ---- profile.c: tracked buffers and their profiles
- * ----------------------------------------------------------------- */
+/* ---- profile.c: tracked buffers and their profiles ---------------------------------------------------- */
 
 #define NB_TRACKED_NONE UINT32_MAX
 #define NB_TRACKED_MATURE \
-    20u /* profiles; measured: all of 12 layers told apart from the 20th on, 4 of 12 before the 10th */
+    20u /* profiles. Measured: all of 12 layers told apart from the 20th on, 4 of 12 before the 10th */
 
 struct nb_tracked_buffer {
-    uint64_t weight_block; /* what it stands for; identity.c's numbering */
+    uint64_t weight_block; /* the weight block, place or address that it stands for */
     uint64_t geometry;
-    uint64_t used_round; /* of its signature, when it was last given out */
-    uint32_t used_pass;  /* of gathers, likewise; 0: none was known */
-    uint32_t next;       /* in its set or in the free list */
-    uint32_t profiles;   /* taken into the average since it was made or began anew */
-    uint32_t misses;     /* in a row: predicted, but the content did not agree */
-    int filled;          /* has been given out: it may hold an error */
+    uint64_t used_round; /* round of its signature when it was last given out */
+    uint32_t used_pass;  /* pass of gathers when it was last given out. 0: unknown */
+    uint32_t next;       /* next in its set or in the free list */
+    uint32_t profiles;   /* profiles in the average since it was made or began anew */
+    uint32_t misses;     /* predictions in a row with which its content did not agree */
+    int filled;          /* 1: has been given out and may hold an error */
     int taken;
-    int suspect;         /* its content once changed suddenly */
-    float agreed;        /* share of predictions that the content confirmed, of late */
-    float purity;        /* score of the confirmed ones, of late */
-    float usual, spread; /* of the plain correlation with its own average: mean and deviation */
+    int suspect;         /* 1: its content once changed suddenly */
+    float agreed;        /* share of recent predictions that the content confirmed */
+    float purity;        /* score of recent confirmed predictions */
+    float usual, spread; /* mean and deviation of the plain correlation with its own average */
     float average[NB_PROFILE_GROUPS];
     int16_t code[NB_PROFILE_GROUPS]; /* the average in sixteenths */
 };
@@ -37,7 +35,7 @@ struct nb_tracked_buffer {
 struct nb_tracked_set {
     uint32_t first;
     uint32_t n;    /* tracked buffers */
-    uint32_t with; /* tracked buffers that have a profile */
+    uint32_t with; /* tracked buffers with a profile */
     uint32_t mature;
     uint32_t known; /* valid groups of all profiles */
     uint64_t span;
@@ -46,12 +44,12 @@ struct nb_tracked_set {
 
 struct nb_tracked_buffers {
     struct nb_slab slab; /* of struct nb_tracked_buffer */
-    uint32_t begun;      /* have been in use */
-    uint32_t free;       /* the first of these that is not any more */
+    uint32_t begun;      /* tracked buffers that have ever been in use */
+    uint32_t free;       /* the first of these that is free again */
     uint32_t used;
 };
 
-/* A pool of `cap` tracked buffers; their memory is made when they are first needed. */
+/* Prepare a pool of at most `cap` tracked buffers. It allocates their memory when they are first needed. */
 void nb_tracked_buffers_init(struct nb_tracked_buffers *buffers, uint32_t cap);
 void nb_tracked_buffers_free(struct nb_tracked_buffers *buffers);
 static inline struct nb_tracked_buffer *nb_tracked_at(const struct nb_tracked_buffers *buffers, uint32_t at)
@@ -60,64 +58,63 @@ static inline struct nb_tracked_buffer *nb_tracked_at(const struct nb_tracked_bu
 }
 
 void nb_set_init(struct nb_tracked_set *set);
-/* The tracked buffer of `weight block`; make: take a new one where there is none. NB_TRACKED_NONE: none, or
- * the pool is empty, or memory is short. */
+/* Return the tracked buffer of `weight_block`. With `make` the call takes a new one when there is none yet.
+ * Return NB_TRACKED_NONE for an unknown one without `make`, with an empty pool, and without memory. */
 uint32_t nb_set_find(struct nb_tracked_buffers *buffers, struct nb_tracked_set *set, uint64_t weight_block,
                      int make);
-/* Give all tracked buffers back. */
+/* Free all tracked buffers of the set. */
 void nb_set_clear(struct nb_tracked_buffers *buffers, struct nb_tracked_set *set);
 
-/* A profile made comparable: its mean over the groups that are not zero taken out. */
+/* A profile made comparable, without its mean over the nonzero groups. */
 struct nb_shape {
     unsigned known, nonzero;
     float value[NB_PROFILE_GROUPS];
-    int16_t code[NB_PROFILE_GROUPS]; /* 0 where nothing is known */
-    int16_t mask[NB_PROFILE_GROUPS]; /* -1: known and not zero, else 0 */
+    int16_t code[NB_PROFILE_GROUPS]; /* 0 where the group is unknown */
+    int16_t mask[NB_PROFILE_GROUPS]; /* -1: known and nonzero, else 0 */
 };
 
-/* 1 and *shape when the profile can be used with this set: enough groups that are not zero, finite values.
- * One of another span or length than those before makes the set begin anew. */
+/* Return 1 and set *shape when the set can use the profile: enough nonzero groups, finite values. A profile
+ * with another span or length than before makes the set begin anew. */
 int nb_set_accepts(struct nb_tracked_buffers *buffers, struct nb_tracked_set *set,
                    const struct nb_profile *profile, struct nb_shape *shape);
-/* Take the profile into the tracked buffer's average. */
+/* Add the profile to the tracked buffer's average. */
 void nb_set_learn(struct nb_tracked_buffers *buffers, struct nb_tracked_set *set, uint32_t tracked,
                   const struct nb_shape *shape);
 /* Make the tracked buffer begin anew. */
 void nb_set_unlearn(struct nb_tracked_buffers *buffers, struct nb_tracked_set *set, uint32_t tracked);
 
-/* 1: the profile is much less like the tracked buffer's average than those before were, by plain correlation.
- * Says nothing (0) before the tracked buffer has eight. */
+/* Return 1 when the profile is much less like the tracked buffer's average than earlier profiles were, by
+ * plain correlation. Return 0 until the tracked buffer has eight profiles. */
 int nb_set_breaks(const struct nb_tracked_buffers *buffers, uint32_t tracked, const struct nb_shape *shape);
 
-/* How well the profile fits `tracked buffer` (may be NB_TRACKED_NONE), and which tracked buffer it fits
+/* The fit of a profile with `tracked`, which may be NB_TRACKED_NONE, and the tracked buffer that fits
  * best. */
 struct nb_fit {
-    float own;         /* score of `tracked buffer` */
-    float other;       /* best score of the others */
-    float best, after; /* the best score of all, and the second */
+    float own;         /* score of `tracked` */
+    float other;       /* best score of all other tracked buffers */
+    float best, after; /* the best score of all, and the second best */
     uint32_t best_tracked;
 };
 struct nb_fit nb_set_fit(const struct nb_tracked_buffers *buffers, const struct nb_tracked_set *set,
                          uint32_t tracked, const struct nb_shape *shape);
 
-/* ---- weight blocks.c: weight blocks of weights
- * --------------------------------------------------------------------------- */
+/* ---- weight_blocks.c: weight blocks ------------------------------------------------------------------- */
 
-/* A block of weights, known by content. */
+/* A block of weights, identified by content. */
 struct nb_weight_block {
     uint64_t comm;
-    uint64_t count;  /* elements, or bytes where the type is one of bytes */
-    uint32_t number; /* the caller's */
+    uint64_t count;  /* elements, or bytes for a type of bytes */
+    uint32_t number; /* the caller's number */
     uint32_t own;    /* its place in the table */
-    uint32_t chain;  /* next of the same hash */
-    uint32_t below;  /* in the stack */
-    uint32_t pass;   /* of its communicator, in which it was put on the stack */
-    uint32_t place;  /* in the stack, from 0 */
-    int bytes;       /* count may be bytes */
-    int reduced;     /* in this pass; or it will not be */
-    int left_out;    /* of the backward pass */
+    uint32_t chain;  /* next one with the same hash */
+    uint32_t below;  /* next one down in the stack */
+    uint32_t pass;   /* pass of its communicator in which it went onto the stack */
+    uint32_t place;  /* place in the stack, from 0 */
+    int bytes;       /* 1: count may be bytes */
+    int reduced;     /* 1: its gradient has come in this pass, or will not come */
+    int left_out;    /* 1: the backward pass left it out */
     int taken;
-    uint64_t changed_step; /* + 1; 0: never */
+    uint64_t changed_step; /* step of its last change, plus 1. 0: never */
 };
 
 /* Gathers of one communicator since the pass began, newest on top. */
@@ -126,7 +123,7 @@ struct nb_stack {
     uint32_t top;
     uint32_t pass;
     uint32_t height;
-    int64_t regather;   /* place of the weight block that a backward pass is expected to gather next */
+    int64_t regather;   /* place of the weight block that a backward pass should gather next */
     uint32_t regathers; /* backward gathers of this pass */
     uint64_t used;      /* for replacement */
     int taken;
@@ -136,61 +133,60 @@ struct nb_stack {
 
 struct nb_weight_blocks {
     struct nb_slab slab; /* of struct nb_weight_block */
-    uint32_t hand;       /* where the next new one goes */
+    uint32_t hand;       /* place of the next new one */
     struct nb_chains chains;
     struct nb_stack stack[NB_STACKS];
     uint64_t now;
-    uint32_t passes; /* begun so far, on all communicators */
+    uint32_t passes; /* passes begun so far on all communicators */
 };
 
-/* A table of `cap` weight blocks: 0 or -ENOMEM. */
+/* Create a table of `cap` weight blocks. Return 0 or -ENOMEM. */
 int nb_weight_blocks_init(struct nb_weight_blocks *u, uint32_t cap);
 void nb_weight_blocks_free(struct nb_weight_blocks *u);
 void nb_weight_blocks_forget(struct nb_weight_blocks *u, uint64_t comm);
-/* The weight block, made when it is new; never NULL. */
+/* Return the weight block of that number. The call creates a new one, and always returns one. */
 struct nb_weight_block *nb_weight_blocks_get(struct nb_weight_blocks *u, uint64_t comm, uint32_t number);
-/* The weight block was gathered: update the stack of its communicator. */
+/* Note a gather of the weight block in the stack of its communicator. */
 void nb_weight_blocks_gathered(struct nb_weight_blocks *u, struct nb_weight_block *weight_block, int changed);
-/* The weight block whose gradient comes next on `comm`, of `count` elements; NULL: none waits. *alike: how
- * many weight blocks of that size the pass has gathered and not left out on its way back. */
+/* Return the weight block of `count` elements whose gradient comes next on `comm`, or NULL when all have
+ * come. Store at *alike the number of weight blocks of that size that the pass has gathered, less the ones
+ * that its backward pass left out. */
 struct nb_weight_block *nb_weight_blocks_expect(struct nb_weight_blocks *u, uint64_t comm, uint64_t count,
                                                 unsigned *alike);
-/* The pass that the communicator is in, from 1 on; 0: nothing is gathered on it. */
+/* Return the communicator's current pass, from 1, or 0 for a communicator without gathers. */
 uint32_t nb_weight_blocks_pass(const struct nb_weight_blocks *u, uint64_t comm);
-/* The gradient of `weight block` has come: of weight blocks of its size, those gathered later than it will
- * not come any more.
- */
+/* Note that the gradient of `weight_block` has come. Gradients of weight blocks of its size that were
+ * gathered later will not come in this pass. */
 void nb_weight_blocks_reduced(struct nb_weight_blocks *u, struct nb_weight_block *weight_block);
-/* The weight block by its number as tracked buffers know it; NULL when it is gone. */
+/* Return the weight block of a tracked buffer's number, or NULL when it is gone. */
 struct nb_weight_block *nb_weight_blocks_find(struct nb_weight_blocks *u, uint64_t comm, uint32_t number);
 
-/* ---- the state
- * ------------------------------------------------------------------------------------------- */
+/* ---- the state ---------------------------------------------------------------------------------------- */
 
 /*
- * What the parts of identity share: identity.c decides, tables.c queues calls until their first window,
- * tables.c keeps signatures and buffers and what each sees of the steps, steps.c tells what a
- * step is.
+ * State that the parts of identity share. identity.c decides. tables.c keeps the signatures and buffers, with
+ * each one's view of the steps, and queues calls until their first window. steps.c finds where steps begin.
  */
 
 #define CERTAIN_AFTER 3u /* steps seen before a tracked buffer is given out */
-#define LARGE 1024u      /* elements; below are scalars, which say nothing about steps */
+#define LARGE 1024u      /* elements. Smaller sums are scalars, which do not tell steps apart */
 #define MOST_STEPS 67u   /* percent */
 
 enum nb_clock { CLOCK_NONE, CLOCK_RARE, CLOCK_RUNS, CLOCK_WEIGHTS };
 enum nb_mode { MODE_NONE, MODE_ADDRESS, MODE_WEIGHTS, MODE_PLACE };
-/* Kinds of nb_tracked_buffer.weight block, in its upper half. */
+/* Kinds of nb_tracked_buffer.weight_block, in its upper half. */
 enum { TRACKED_GATHERED = 1, TRACKED_PLACE, TRACKED_KEY };
 
-struct nb_view {                     /* of the steps, by a signature when one of its operations was called */
-    uint32_t round_ops, round_usual; /* operations in this round of the clock, and in the one before */
-    uint64_t in_rounds;              /* of the clock, in which it was seen */
+/* The steps as a signature sees them when one of its operations is called. */
+struct nb_view {
+    uint32_t round_ops, round_usual; /* operations in this round of the clock and in the round before */
+    uint64_t in_rounds;              /* rounds of the clock in which it was seen */
     uint64_t rounds;                 /* passes in which it was seen */
     uint32_t in_round;               /* operations since the pass began */
     uint32_t usual;                  /* operations in the pass before */
-    uint32_t same;                   /* passes in a row with that many */
-    int clean;                       /* passes in a row with exactly one */
-    uint32_t context, context_same;  /* gathers before the pass, and passes in a row with that many */
+    uint32_t same;                   /* passes in a row with that number */
+    int clean;                       /* passes in a row with exactly one operation */
+    uint32_t context, context_same;  /* gathers before the pass, and passes in a row with that number */
 };
 
 struct nb_call {
@@ -204,10 +200,10 @@ struct nb_call {
 struct nb_key { /* a buffer of a signature */
     uint32_t sig, chain;
     uint64_t send, recv;
-    uint64_t step;         /* of its signature, when last seen */
+    uint64_t step;         /* step of its signature when last seen */
     uint32_t streak;       /* steps in a row in which it came */
-    uint64_t weight_block; /* + 1, of the gathers, whose gradient it held last; 0: unknown */
-    uint64_t round;        /* of buckets, when last called */
+    uint64_t weight_block; /* weight block whose gradient it held last, plus 1. 0: unknown */
+    uint64_t round;        /* round of buckets when last called */
     int taken;
 };
 
@@ -216,41 +212,41 @@ struct nb_sig {
     enum nb_func func;
     ncclDataType_t type;
     uint32_t own; /* its place in the table */
-    int bucket;   /* all-reduces that DDP's reducer calls */
+    int bucket;   /* 1: all-reduces that DDP's reducer calls */
     uint32_t chain;
     int taken;
-    uint64_t used;                    /* call that used it last */
-    uint64_t calls, bursts;           /* reductions; those that followed another signature's */
-    uint64_t first_round, last_round; /* of the clock: + 1 */
-    uint64_t round;                   /* + 1, of the passes, when last seen */
-    struct nb_view view;              /* of the last operation that was called */
-    uint64_t unstable; /* the last round with an operation whose buffer was not (yet) used once a step */
+    uint64_t used;                    /* last call that used it */
+    uint64_t calls, bursts;           /* reductions, and reductions that followed another signature's */
+    uint64_t first_round, last_round; /* rounds of the clock, plus 1 */
+    uint64_t round;                   /* pass when last seen, plus 1 */
+    struct nb_view view;              /* view of the last called operation */
+    uint64_t unstable; /* last round with an operation whose buffer was not, or not yet, used once a step */
     uint32_t violations, quiet;
-    uint64_t violated;  /* the last round in which a buffer was not what it had been */
-    uint32_t unsettled; /* operations by address whose buffer was not settled */
-    unsigned alike;     /* blocks of its size that the pass gathered and may still send gradients of */
-    uint32_t shifted;   /* pass of gathers in which content last contradicted a prediction; 0: none */
-    float full;         /* share of passes, of late, with a sum for each of them at least */
-    uint32_t full_run;  /* passes of that kind in a row */
-    uint32_t wary;      /* of them still to come until the order of gathers predicts for certain again */
+    uint64_t violated;  /* last round in which a buffer broke its pattern */
+    uint32_t unsettled; /* weight of the operations by address with unsettled buffers */
+    unsigned alike;     /* blocks of its size that the pass gathered and whose gradients may still come */
+    uint32_t shifted;   /* pass of gathers in which content last contradicted a prediction. 0: none */
+    float full;         /* share of recent full passes: at least one sum for each such block */
+    uint32_t full_run;  /* full passes in a row */
+    uint32_t wary;      /* full passes still to come until the order of gathers predicts for certain again */
     enum nb_mode mode;
     uint32_t predicted_run,
-        unpredicted_run; /* operations in a row with and without a weight block expected */
+        unpredicted_run; /* operations in a row with and without an expected weight block */
     struct nb_tracked_set set;
 };
 
-struct nb_run_total { /* gathers of one size in the run that is going on */
+struct nb_run_total { /* gathers of one size in the current run */
     uint64_t count;
     uint32_t n;
 };
 #define NB_RUN_TOTALS 16u
 #define NB_RECENT_RS 16u
-#define NB_COMMS 32u /* whose operations may come between each other's */
+#define NB_COMMS 32u /* communicators whose operations may interleave */
 
 struct nb_identity {
     struct nb_identity_config config;
-    struct nb_call *
-        calls; /* a ring, by number; grows up to config.calls while what would be overwritten is still wanted */
+    /* A ring, by number. Grows up to config.calls while it would overwrite wanted calls. */
+    struct nb_call *calls;
     uint32_t calls_cap;
     uint64_t announced, taken_up;
     struct nb_slab sigs; /* of struct nb_sig */
@@ -261,21 +257,20 @@ struct nb_identity {
     struct nb_chains key_chains;
     struct nb_tracked_buffers buffers;
     struct nb_weight_blocks weight_blocks;
-    uint32_t
-        predicted; /* tracked buffer of the reduction at hand, by its address or place; NB_TRACKED_NONE */
-    /* the clock */
+    uint32_t predicted; /* predicted tracked buffer of the reduction at hand, or NB_TRACKED_NONE */
+    /* The clock. */
     enum nb_clock clock;
     uint64_t round; /* steps begun */
     uint64_t weight_steps;
-    uint32_t run, run_most, run_odd; /* gathers inside the node since the last reduction; usual length */
+    uint32_t run, run_most, run_odd; /* gathers inside the node since a reduction, and usually */
     uint32_t context;                /* length of the run before this round */
     struct nb_run_total run_total[NB_RUN_TOTALS], pass_total[NB_RUN_TOTALS];
-    uint32_t rare;         /* the signature that marks a step */
-    uint64_t bucket_round; /* as often as a bucket came again */
+    uint32_t rare;         /* signature that marks a step */
+    uint64_t bucket_round; /* rounds: times that a bucket came again */
     uint64_t reductions, rare_seen, rare_gap, rare_ticks, rare_passes;
     struct {
         uint64_t comm;
-        const struct nb_sig *sig; /* of its last large reduction */
+        const struct nb_sig *sig; /* signature of its last large reduction */
     } before[NB_COMMS];
     uint32_t before_at;
     struct {
@@ -285,49 +280,53 @@ struct nb_identity {
     struct nb_identity_stats stats;
 };
 
-/* ---- tables.c --------------------------------------------------------------------------------- */
+/* ---- tables.c ----------------------------------------------------------------------------------------- */
 
 static inline struct nb_sig *nb_sig_at(const struct nb_identity *id, uint32_t at)
 {
     return nb_slab_at(&id->sigs, at);
 }
 
-/* The signature of a call, made when it is new: a free one, else the longest unused. */
+/* Return the signature of a call. A new one takes a free entry, else the longest unused. */
 struct nb_sig *nb_sig_of(struct nb_identity *id, const struct nb_identity_call *call);
 void nb_sig_free(struct nb_identity *id, uint32_t at);
-/* The buffer of a signature, by the address it is sent from; made when it is new. */
+/* Return the buffer of a signature by its send address. The call creates a new one when needed. */
 struct nb_key *nb_key_of(struct nb_identity *id, uint32_t sig, uint64_t send);
-/* Note the buffer; 1 when it has come once in every step that its signature came in, for long enough, and
- * with the gradient of the same weight block (`expected`, NULL: unknown): recycled memory may be handed out
- * in turn. The order of weight blocks need not be that of the gathers, so once content can tell tracked
- * buffers apart it is left to it.
- * -1: not settled, and what a tracked buffer of the buffer holds is another weight block's. */
+/* Note a use of the buffer. Return 1 when it has come exactly once in every step of its signature, for long
+ * enough and with the gradient of the same weight block. `expected` is this weight block, or NULL when it is
+ * unknown. Recycled memory may be handed out in turn. Then the buffer holds another weight block's gradient:
+ * return -1, and the error in the buffer's tracked buffer is not this gradient's. Return 0 for buffers that
+ * are not settled yet. Gradients need not come in the order of the gathers. Once content can tell tracked
+ * buffers apart, the function therefore ignores `expected` and leaves the decision to content. */
 int nb_key_settled(struct nb_sig *s, const struct nb_view *v, struct nb_key *k, uint64_t recv,
                    const struct nb_weight_block *expected);
 
-/* ---- tables.c ---------------------------------------------------------------------------------- */
+/* ---- tables.c: announced calls ------------------------------------------------------------------------ */
 
-/* The call of that number, which begins, with all calls up to it dequeued. NULL: its announcement is gone. */
+/* Take up the call `number`, which begins, after all calls before it. Return NULL when its announcement is
+ * gone. */
 struct nb_call *nb_call_take_up(struct nb_identity *id, uint64_t number);
 
-/* ---- steps.c ---------------------------------------------------------------------------------- */
+/* ---- steps.c ------------------------------------------------------------------------------------------ */
 
-/* A gather inside the node, of so many elements. */
+/* Note a gather of `count` elements inside the node. */
 void nb_clock_gather(struct nb_identity *id, uint64_t count);
-/* A reduction inside the node, or any that passes: the run of gathers before it is over. */
+/* End the run of gathers, at a reduction inside the node or at any reduction that passes. */
 void nb_clock_end_run(struct nb_identity *id);
-/* A reduction of this signature was called. */
+/* Note a call of a reduction of this signature. */
 void nb_clock_reduce(struct nb_identity *id, struct nb_sig *s);
-/* A block of weights was gathered. */
+/* Note a gather of changed weights. */
 void nb_clock_weights(struct nb_identity *id, struct nb_weight_block *weight_block);
-/* Passes: as steps, but several a step where gradients of micro-batches are reduced one by one. */
+/* Return the number of passes. They are steps, but several a step when gradients of micro-batches are reduced
+ * one by one. */
 uint64_t nb_clock_pass(const struct nb_identity *id);
-/* How many blocks of `count` elements the pass gathered inside the node. */
+/* Return the number of blocks of `count` elements that the pass gathered inside the node. */
 uint32_t nb_clock_alike(const struct nb_identity *id, uint64_t count);
-/* 1: the signature comes in so many percent of the steps since it first came. What comes in some steps only
- * belongs to layers that are frozen at other times. */
+/* Return 1 when the signature comes in `percent` percent of the steps since it first came. Signatures of only
+ * some steps belong to layers that are frozen at other times. */
 int nb_clock_in_steps(const struct nb_identity *id, const struct nb_sig *s, unsigned percent);
-/* 1: more operations in this step than in the one before, by a clock that does not hang on reductions. */
+/* Return 1 when this step has more operations than the step before, by a clock that does not depend on
+ * reductions. */
 int nb_clock_more_than_usual(const struct nb_identity *id, const struct nb_view *v);
 
 #endif

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tracked buffers of identity and their profiles: which of a signature's buffers does this content look like?
- * Inside of identity.c.
+ * Tracked buffers of identity and their profiles: find the buffer of a signature that this content looks
+ * like. Inside of identity.c.
  *
  * A set holds the tracked buffers of one signature. A tracked buffer keeps the moving average (weight 0.8 on
- * the old) of the profiles of the operations that were found to be its own. A profile is compared with a
- * tracked buffer by the correlation of both after the mean over the set's tracked buffers is taken out: what
- * all layers have in common says nothing, and correlation ignores a common factor (a loss scale), since
- * profiles are logarithms.
+ * the old) of the profiles of its operations. The score of a profile and a tracked buffer is their
+ * correlation without the mean over the set's tracked buffers, because a common part of all layers is no
+ * evidence. Correlation ignores a common factor such as a loss scale, since profiles are logarithms.
  */
 #include "policy/identity/internal.h"
 
@@ -35,7 +34,7 @@ void nb_tracked_buffers_free(struct nb_tracked_buffers *buffers)
     nb_slab_free(&buffers->slab);
 }
 
-/* A tracked buffer that is not in use, or NB_TRACKED_NONE. */
+/* Return a free tracked buffer, or NB_TRACKED_NONE. */
 static uint32_t new_slot(struct nb_tracked_buffers *buffers)
 {
     uint32_t at = buffers->free;
@@ -135,8 +134,8 @@ static int make_shape(const struct nb_profile *p, struct nb_shape *shape)
     for (unsigned i = p->known; i < NB_PROFILE_GROUPS; i++)
         value[i] = NB_PROFILE_ZERO;
     for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++) {
-        int32_t bits = bits_of(value[i]);      /* of negative numbers the greater has the smaller value */
-        wrong |= (bits & INT32_MAX) > largest; /* NaN is caught too */
+        int32_t bits = bits_of(value[i]);      /* the greater of two negative numbers has the smaller value */
+        wrong |= (bits & INT32_MAX) > largest; /* true for NaN, too */
         shape->mask[i] = (uint32_t)bits < (uint32_t)zero ? -1 : 0;
     }
     if (wrong)
@@ -174,8 +173,8 @@ int nb_set_accepts(struct nb_tracked_buffers *buffers, struct nb_tracked_set *se
     return 1;
 }
 
-/* Plain correlation of a profile with a tracked buffer's average, over the groups that are not zero. The
- * average's mean over all groups is zero, over those it is taken out. */
+/* Return the plain correlation of a profile with a tracked buffer's average, over the nonzero groups. The
+ * average's mean is zero over all groups. Over the nonzero ones the function subtracts it. */
 static float likeness(const struct nb_tracked_buffer *s, const struct nb_shape *p)
 {
     int32_t xy = 0, xx = 0, yy = 0, y = 0;
@@ -200,7 +199,7 @@ int nb_set_breaks(const struct nb_tracked_buffers *buffers, uint32_t tracked, co
     return s->profiles >= BREAK_FROM && likeness(s, shape) < s->usual - BREAK_SPREADS * spread;
 }
 
-/* Move the average to the profile by `part` of the way where that is not zero. */
+/* Move the average to the profile by `part` of the way in the nonzero groups. */
 static void average(float *restrict to, int16_t *restrict code, int32_t *restrict sum,
                     const struct nb_shape *restrict shape, float part)
 {
@@ -241,7 +240,8 @@ void nb_set_learn(struct nb_tracked_buffers *buffers, struct nb_tracked_set *set
         set->mature++;
 }
 
-/* Sums of x d and d d, where d is what sets the tracked buffer's average apart from the mean. */
+/* Compute the sums of x d and d d, where d is the difference between the tracked buffer's average and the
+ * mean. */
 static void compare(const int16_t *x, const int16_t *average, const int16_t *mean, int32_t *xd, int32_t *dd)
 {
     int32_t a = 0, b = 0;
@@ -275,7 +275,7 @@ struct nb_fit nb_set_fit(const struct nb_tracked_buffers *buffers, const struct 
         x[i] = (int16_t)((x[i] - middle) & shape->mask[i]);
         square += x[i] * x[i];
     }
-    /* What is zero is missing from x, but not from the norm of what it is compared with. */
+    /* Zero groups are missing from x, but not from the norm of the averages that x is compared with. */
     part = (float)shape->nonzero / (float)shape->known;
     for (uint32_t at = set->first; at != NB_TRACKED_NONE; at = nb_tracked_at(buffers, at)->next) {
         const struct nb_tracked_buffer *s = nb_tracked_at(buffers, at);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a step is. */
+/* The clock of identity: finds where steps and passes begin. */
 #include "policy/identity/internal.h"
 
 #include <string.h>
 
 #define RUN_LEAST 3u    /* gathers in a row that can be a forward pass */
-#define STEPS_MISSED 2u /* by what is still taken to come in every step */
-#define RESCAN 32u      /* reductions between looks for the rarest signature */
+#define STEPS_MISSED 2u /* steps that a signature may miss and still count as coming in every step */
+#define RESCAN 32u      /* reductions between two searches for the rarest signature */
 #define FULL_RATE 0.2f
-/* Passes that are full before one with fewer sums than blocks is an exception, and for which it is
- * remembered. */
+/* Full passes before a pass with fewer sums than blocks that make it an exception, and full passes for which
+ * the exception is remembered. */
 #define SHORT_AFTER 8u
 #define SHORT_LIFE 200u
 
@@ -27,12 +27,12 @@ void nb_clock_gather(struct nb_identity *id, uint64_t count)
     }
 }
 
-/* A run of gathers inside the node that is (nearly) as long as the longest of late was a forward pass; the
+/* A run of gathers inside the node that is nearly as long as the longest recent one was a forward pass. The
  * prefetches of a backward pass are shorter. */
 void nb_clock_end_run(struct nb_identity *id)
 {
     if (id->run >= RUN_LEAST && id->run * 2 > id->run_most) {
-        /* One run far longer than usual is a checkpoint, two in a row are a new usual. */
+        /* One run far longer than usual is a checkpoint. Two in a row are a new usual. */
         if (id->run <= 2 * id->run_most || !id->run_most || id->run_odd)
             id->run_most = id->run > id->run_most ? id->run : id->run_most - id->run_most / 16;
         id->run_odd = id->run > 2 * id->run_most;
@@ -43,7 +43,7 @@ void nb_clock_end_run(struct nb_identity *id)
         if (id->clock == CLOCK_RUNS)
             id->round++;
     } else if (id->run >= RUN_LEAST) {
-        id->run_most -= id->run_most / 4; /* the longest was something else */
+        id->run_most -= id->run_most / 4; /* the longest run was an exception */
     }
     if (id->run) {
         id->run = 0;
@@ -79,20 +79,20 @@ static void look_for_rare(struct nb_identity *id)
             most = nb_sig_at(id, i)->calls;
     for (uint32_t i = 0; i < id->sigs_used; i++) {
         const struct nb_sig *s = nb_sig_at(id, i);
-        /* What is far rarer belongs to evaluations, what has not come for long to the past. */
+        /* Far rarer signatures belong to evaluations, long missing ones to the past. */
         if (!s->taken || s->count < LARGE || s->bursts < CERTAIN_AFTER || s->calls * 512 < most ||
             id->announced - s->used > 4 * id->config.calls)
             continue;
         alive++;
         if (s->bursts != s->calls)
-            continue; /* comes several times in a row: not once a step */
+            continue; /* comes several times in a row, so not once a step */
         if (!in_all_steps(id, s))
             continue;
         if (best == NB_NONE || s->calls < nb_sig_at(id, best)->calls)
             best = i;
     }
     if (alive < 2)
-        best = NB_NONE; /* one signature alone may come any number of times a step */
+        best = NB_NONE; /* a single signature may come any number of times a step */
     if (id->rare != NB_NONE) {
         int stale = id->rare_gap && id->reductions - id->rare_seen > 4 * id->rare_gap + 8;
         if (!stale && in_all_steps(id, nb_sig_at(id, id->rare)) && best != NB_NONE &&
@@ -109,8 +109,8 @@ int nb_clock_more_than_usual(const struct nb_identity *id, const struct nb_view 
     return id->clock > CLOCK_RARE && v->round_usual && v->round_ops > v->round_usual;
 }
 
-/* 1: the last large reduction of its communicator had another signature. (Communicators run beside each
- * other: what comes between on another one says nothing.) */
+/* Return 1 when the last large reduction of its communicator had another signature. Communicators run beside
+ * each other, so operations of another communicator in between do not count. */
 static int follows_another(struct nb_identity *id, const struct nb_sig *s)
 {
     unsigned at = 0;
@@ -128,7 +128,8 @@ static int follows_another(struct nb_identity *id, const struct nb_sig *s)
     return another;
 }
 
-/* A pass is over; full: each block that it gathered has sent a gradient, as far as can be counted. */
+/* Note the end of a pass. `full`: each block that it gathered has sent a gradient, as far as can be
+ * counted. */
 static void note_full(struct nb_sig *s, int full)
 {
     s->full += FULL_RATE * ((float)full - s->full);
@@ -162,7 +163,7 @@ void nb_clock_reduce(struct nb_identity *id, struct nb_sig *s)
     if (id->rare == NB_NONE || s != nb_sig_at(id, id->rare))
         return;
     if (nb_clock_more_than_usual(id, &s->view)) {
-        id->rare = NB_NONE; /* does not mark steps after all; the next reduction looks for another */
+        id->rare = NB_NONE; /* it does not mark steps, so the next reduction searches for another one */
         return;
     }
     gap = id->reductions - id->rare_seen;
@@ -181,7 +182,7 @@ uint64_t nb_clock_pass(const struct nb_identity *id)
     return id->clock != CLOCK_RUNS && id->rare != NB_NONE ? id->rare_passes : id->round;
 }
 
-/* Weights change once a step: a block that changes again is in the next one. */
+/* Weights change once a step, so a block that changes again belongs to the next step. */
 void nb_clock_weights(struct nb_identity *id, struct nb_weight_block *weight_block)
 {
     if (weight_block->changed_step == id->weight_steps + 1) {

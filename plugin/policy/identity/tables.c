@@ -2,16 +2,16 @@
 /*
  * Signatures and their buffers, in pools of fixed size.
  *
- * The queue of announced calls. Calls are announced when NCCL is called and become known to identity when
- * their first window comes, in that order; calls that stay inside the node are dequeued with the next one
- * behind them that passes. So what is decided does not depend on how far the job runs ahead of the network.
+ * The queue of announced calls. Calls are announced when the job calls NCCL. Identity takes them up in that
+ * order when their first window comes. A call that stays inside the node leaves the queue with the next call
+ * behind it that passes. The decisions therefore do not depend on how far the job runs ahead of the network.
  */
 #include "policy/identity/internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define PENALTY 50 /* clean steps wanted after a signature that was single was not */
+#define PENALTY 50 /* clean steps until a signature counts as single again */
 
 /* ---- signatures and buffers -------------------------------------------------------------------------- */
 
@@ -92,7 +92,7 @@ struct nb_key *nb_key_of(struct nb_identity *id, uint32_t sig, uint64_t send)
     for (uint32_t at = *head; at != NB_NONE; at = key_at(id, at)->chain)
         if (key_at(id, at)->sig == sig && key_at(id, at)->send == send)
             return key_at(id, at);
-    /* Replaced in turn: recycled memory makes many keys that never come again. */
+    /* Replace in turn: recycled memory makes many keys that never come again. */
     uint32_t at = nb_slab_reach(&id->keys, id->key_hand + 1) ? 0 : id->key_hand;
     id->key_hand = at + 1;
     k = key_at(id, at);
@@ -110,7 +110,7 @@ struct nb_key *nb_key_of(struct nb_identity *id, uint32_t sig, uint64_t send)
 
 /* ---- a signature's view of the steps ------------------------------------------------------------------ */
 
-/* An operation of the signature was called: how many a pass has. */
+/* Count an operation of the signature in the current pass. */
 static void count_in_pass(struct nb_identity *id, struct nb_sig *s)
 {
     struct nb_view *v = &s->view;
@@ -137,7 +137,7 @@ static void count_in_pass(struct nb_identity *id, struct nb_sig *s)
         v->clean = v->clean >= (int)CERTAIN_AFTER || v->clean < 0 ? -PENALTY : 0;
 }
 
-/* Not the buffer it seemed to be. Several a round are one event. */
+/* Note that a settled buffer broke its pattern. Several times in a round are one event. */
 static void violated(struct nb_sig *s, const struct nb_view *v, const struct nb_key *k)
 {
     if (k->streak < CERTAIN_AFTER || s->violated == v->rounds)
@@ -155,7 +155,7 @@ int nb_key_settled(struct nb_sig *s, const struct nb_view *v, struct nb_key *k, 
     uint32_t wanted = CERTAIN_AFTER << (2 * (s->violations < 3 ? s->violations : 3));
     int ok, moved = weight_block && k->weight_block && weight_block != k->weight_block && !told_apart;
 
-    if (k->step == v->in_rounds) { /* twice in a step: memory that others use too */
+    if (k->step == v->in_rounds) { /* twice in a step: several gradients use this memory */
         violated(s, v, k);
         k->streak = 0;
     } else {
@@ -183,7 +183,7 @@ static void take_inner(struct nb_identity *id, const struct nb_identity_call *c)
         nb_clock_end_run(id);
 }
 
-/* A bucket that comes again is in the next round. What else is called, and when, says nothing of buckets. */
+/* Count a bucket. A bucket that comes again is in the next round. Further calls do not matter for buckets. */
 static void count_bucket(struct nb_identity *id, struct nb_sig *s, const struct nb_call *call)
 {
     struct nb_key *k = nb_key_of(id, s->own, call->c.send);
@@ -194,8 +194,8 @@ static void count_bucket(struct nb_identity *id, struct nb_sig *s, const struct 
     k->round = s->view.rounds = id->bucket_round;
 }
 
-/* What a reduction means for the steps follows from the order of the calls, also where communicators run
- * beside each other and a later one begins first. */
+/* Count a reduction in its step. The order of the calls decides, also where communicators run beside each
+ * other and a later call begins first. */
 static void count_call(struct nb_identity *id, struct nb_call *call)
 {
     struct nb_sig *s;
@@ -211,14 +211,14 @@ static void count_call(struct nb_identity *id, struct nb_call *call)
     call->view = s->view;
 }
 
-/* Will somebody ask for the call again? */
+/* Return 1 when the call will be asked for again. */
 static int wanted(const struct nb_identity *id, const struct nb_call *call)
 {
     return call->number >= id->taken_up || (call->c.passes && !call->begun);
 }
 
-/* A place for the next call: that of the oldest one, or, when that is still wanted and there is memory, a new
- * one. */
+/* Return the place for the next call: the oldest call's, or a new one when that call is still wanted and
+ * memory suffices. */
 static struct nb_call *new_call(struct nb_identity *id)
 {
     const uint64_t number = id->announced;

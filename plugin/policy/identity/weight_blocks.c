@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks of weights known by content, and the order in which a pass gathered them: from it follows whose
- * gradient comes next. Inside of identity.c.
+ * Weight blocks and the order in which a pass gathered them, which predicts the next gradient's weight block.
+ * Inside of identity.c.
  *
- * A forward pass gathers weight block after weight block; the backward pass gathers them again from the last
- * to the first (or not at all, when they were kept) and sends the gradient of each. So weight blocks go onto
- * a stack when first gathered in a pass, and a gradient belongs to the topmost weight block of its size that
- * has not had one. Because what is on the stack was gathered in this very pass, a layer that was left out is
+ * A forward pass gathers weight block after weight block. The backward pass gathers them again from the last
+ * to the first, unless they were kept, and sends the gradient of each. So a weight block goes onto a stack
+ * when first gathered in a pass. A gradient belongs to the topmost weight block of its size whose gradient
+ * has not come yet. The stack has only weight blocks that this pass gathered, so a layer that was left out is
  * not on it.
  *
  * A new pass begins when a weight block on the stack is gathered again and that is no backward gather: its
- * weights have changed, or its gradient has come already, or it is not (nearly) the next one downward.
+ * weights have changed, or its gradient has come already, or it is not the next one downward, or nearly the
+ * next.
  */
 #include "policy/identity/internal.h"
 
@@ -18,8 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Backward passes leave out the last weight block or two (still there from the forward pass) and gather
- * ahead. */
+/* Backward passes leave out the last weight block or two, which are still there from the forward pass, and
+ * gather ahead. */
 #define REGATHER_SKIP 2
 
 int nb_weight_blocks_init(struct nb_weight_blocks *u, uint32_t cap)
@@ -114,8 +115,8 @@ struct nb_weight_block *nb_weight_blocks_get(struct nb_weight_blocks *u, uint64_
 
     if (weight_block)
         return weight_block;
-    /* Replaced in turn: contents seen once (state of a checkpoint) pass through, and weights come back at
-     * once. A stack that may hold the old one ends. */
+    /* Replace in turn: contents seen once (state of a checkpoint) pass through, and weights come back at
+     * once. A stack that may hold the old weight block ends. */
     at = nb_slab_reach(&u->slab, u->hand + 1) ? 0 : u->hand;
     u->hand = at + 1;
     weight_block = weight_block_at(u, at);
@@ -133,7 +134,7 @@ struct nb_weight_block *nb_weight_blocks_get(struct nb_weight_blocks *u, uint64_
     return weight_block;
 }
 
-/* No gradient will come for the weight blocks above place `from` up to place `to`. */
+/* Note that the gradients of the weight blocks above place `from` up to place `to` will not come. */
 static void leave_out(struct nb_weight_blocks *u, const struct nb_stack *s, int64_t from, int64_t to)
 {
     for (uint32_t at = s->top; at != NB_NONE && weight_block_at(u, at)->place > from;
@@ -150,7 +151,8 @@ void nb_weight_blocks_gathered(struct nb_weight_blocks *u, struct nb_weight_bloc
     if (weight_block->pass == s->pass) {
         if (!changed && !weight_block->reduced && place <= s->regather &&
             (s->regathers || place >= s->regather - REGATHER_SKIP)) {
-            /* What a backward pass leaps over, except at its start, did not run: it has no gradient. */
+            /* A backward pass leaps over blocks that did not run and have no gradient, except at its
+             * start. */
             if (s->regathers++)
                 leave_out(u, s, place, s->regather);
             s->regather = place - 1;
