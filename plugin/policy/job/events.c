@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What NCCL's profiler events tell, without table versions: the user's call (CollApi) is kept until the
- * launch (Coll) names it as its parent; the two together make an operation record (policy/records/records.h).
+ * NCCL's profiler events, independent of table versions. A user's call (CollApi) is kept until the launch
+ * (Coll) names it as its parent. The two together make an operation record (policy/records/records.h).
  *
- * NCCL hands back the handle of a user's call much later, for a captured graph at every replay, and sometimes
- * a handle that was never meant. So a handle is no pointer but an index with a generation, and is looked up.
- * Calls that run at once share a ring; captured ones are kept until the communicator ends.
+ * NCCL hands back the handle of a user's call much later, for a captured graph at every replay. Sometimes it
+ * hands back a value that is not a handle. So a handle is not a pointer but an index with a generation, which
+ * a look-up checks. Calls that run at once share a ring. Captured calls are kept until the communicator ends.
  *
- * Any thread may call everything, also a CUDA host callback (nb_events_launch): no CUDA calls, nothing waits.
+ * Any thread may call all functions, also a CUDA host callback (nb_events_launch). They make no CUDA calls
+ * and do not wait.
  */
 #include "policy/job/job.h"
 
@@ -25,8 +26,8 @@
 #include "policy/records/records.h"
 #include "policy/rules/rules.h"
 
-/* A user's call. Written once, then `gen`; a ring entry may be overwritten while it is read, which `gen`
- * shows. */
+/* A user's call. It is written once, then `gen`. A ring entry may be overwritten during a read, and `gen`
+ * shows it. */
 struct call {
     _Atomic uint64_t gen;  /* 0: never used, or being written */
     _Atomic uint64_t what; /* function, type, captured, caller */
@@ -36,23 +37,23 @@ struct call {
 
 struct nb_events {
     struct nb_context *ctx;
-    const struct nb_launch_observer *launches; /* NULL: nobody asks for them */
+    const struct nb_launch_observer *launches; /* NULL: no observer */
     struct nb_queue *queue;
     struct nb_job *job;
     int device, nnodes, nranks;
-    uint32_t node; /* own node's number, from 1; 0: unknown */
+    uint32_t node; /* own node's number, from 1. 0: unknown */
     int has_calls;
     uint32_t salt; /* sets apart handles of different communicators */
     uint64_t comm_id;
-    _Atomic uint64_t heads; /* bit H: a node may have H heads; 0: more than there are bits for */
+    _Atomic uint64_t heads; /* bit H: a node may have H heads. 0: more heads than bits */
     struct call *ring;
     _Atomic uint64_t ring_next;
     _Atomic(struct call *) block[NB_EVENTS_BLOCKS];
     _Atomic uint64_t kept_next;
-    pthread_mutex_t grow;                       /* captured calls: user's threads only, never a callback */
+    pthread_mutex_t grow;                       /* captured calls: not locked in callbacks */
     _Atomic uint64_t expected[NB_FUNC_COUNT];   /* sequence number of the next launch that is not captured */
-    _Atomic uint32_t unlaunched[NB_FUNC_COUNT]; /* calls, not captured, since the last launch */
-    atomic_bool bypassed;                       /* it was told */
+    _Atomic uint32_t unlaunched[NB_FUNC_COUNT]; /* uncaptured calls since the last launch */
+    atomic_bool bypassed;                       /* 1: already logged */
     _Atomic uint64_t n_calls, n_calls_dropped, n_launches, n_recorded, n_elsewhere, n_orphans,
         n_contradictions, n_missing, n_unqueued, n_bypassed;
 };
@@ -94,8 +95,8 @@ static int type_of(const char *s)
     return -1;
 }
 
-/* 1: the operation reaches the CollNet calls of a head; *chain: of some of its channels only. NVLS does so
- * between nodes only; NVLS_TREE, ring and the others never. */
+/* Return 1 when the operation reaches the CollNet calls of a head. *chain is 1 when only some of its channels
+ * do. NVLS does so only between nodes. NVLS_TREE, ring and further algorithms never do. */
 static int reaches_collnet(const char *algo, int nnodes, int *chain)
 {
     *chain = 0;
@@ -108,7 +109,7 @@ static int reaches_collnet(const char *algo, int nnodes, int *chain)
 
 /* ---- handles ----------------------------------------------------------------------------------------- */
 
-/* 63..32 generation, 31 captured, 30..24 salt, 23..4 index, 3..0 a mark that no aligned pointer has */
+/* Bits 63..32 generation, 31 captured, 30..24 salt, 23..4 index, 3..0 a mark that aligned pointers lack. */
 #define MARK 0xbu
 
 static void *make_handle(const struct nb_events *ev, uint64_t gen, int captured, uint64_t index)
@@ -124,7 +125,7 @@ static struct call *kept(struct nb_events *ev, uint64_t index)
     return block ? &block[index % NB_EVENTS_BLOCK] : NULL;
 }
 
-struct known { /* a call that was looked up */
+struct known { /* a call that a look-up found */
     int func, type, captured;
     enum nb_caller caller;
     uint64_t count;
@@ -156,9 +157,10 @@ static int look_up(struct nb_events *ev, const void *handle, struct known *out)
     return 1;
 }
 
-/* ---- what reaches no plugin -------------------------------------------------------------------------- */
+/* ---- operations that bypass the plugin ---------------------------------------------------------------- */
 
-/* NCCL 2.30 takes such operations out before an algorithm is chosen (enqueue.cc, scheduler/symmetric_sched.cc). */
+/* Warn once. NCCL 2.30 takes such operations out before it chooses an algorithm (enqueue.cc,
+ * scheduler/symmetric_sched.cc). */
 static void tell_bypass(struct nb_events *ev, int func, const char *how)
 {
     if (atomic_exchange_explicit(&ev->bypassed, true, memory_order_relaxed))
@@ -170,7 +172,8 @@ static void tell_bypass(struct nb_events *ev, int func, const char *how)
             (unsigned long long)ev->comm_id, nb_func_name((enum nb_func)func), how);
 }
 
-/* A kernel for symmetric memory is launched without a launch of an operation. Groups have many calls before the first. */
+/* Count calls without a launch event of an operation: NCCL launches kernels for symmetric memory without one.
+ * Groups have many calls before the first launch. */
 static void count_unlaunched(struct nb_events *ev, int func)
 {
     const uint32_t n = 1 + atomic_fetch_add_explicit(&ev->unlaunched[func], 1, memory_order_relaxed);
@@ -263,18 +266,19 @@ void *nb_events_call(struct nb_events *ev, const struct nb_events_call *call)
 
 /*
  * The last kernel that this thread launched. Operations that the thread reports next belong to that kernel,
- * until the first of them ends. (A CUDA callback, which reports operations of captured kernels, has launched
- * none.) NCCL ends them, and their Group, once its proxy has the kernel's work (hostStreamPlanTask).
+ * until the first of them ends. NCCL ends them, and their Group, once its proxy has the kernel's work
+ * (hostStreamPlanTask). A CUDA callback reports operations of captured kernels. Its thread has not launched
+ * them.
  *
- *     state       kernel begins        kernel ends       operation launched     operation ends        group ends
- *     IDLE        OPEN (1)             -                 -                      -                     -
- *     OPEN        OPEN (1)             LAUNCHED: end()   reaches |= its (2)     -                     -
- *     LAUNCHED    posted() (3), OPEN (1)  -              reaches |= its (2)     IDLE: unused() unless IDLE: posted()
- *                                                                               `reaches`, posted()
+ *     state     kernel begins          kernel ends     operation launched  operation ends      group ends
+ *     IDLE      OPEN (1)               -               -                   -                   -
+ *     OPEN      OPEN (1)               LAUNCHED: end() reaches |= its (2)  -                   -
+ *     LAUNCHED  posted() (3), OPEN (1) -               reaches |= its (2)  IDLE: posted() (4)  IDLE: posted()
  *
- *     (1) IDLE when the observer has nothing to be told of this launch
- *     (2) of the communicator of the kernel only
- *     (3) where it was of the same communicator
+ *     (1) IDLE when the observer ignores this launch
+ *     (2) only for an operation of the kernel's communicator
+ *     (3) where the last kernel was of the same communicator
+ *     (4) after unused() unless `reaches`
  */
 static _Thread_local struct {
     enum { IDLE = 0, OPEN, LAUNCHED } state;
@@ -285,7 +289,7 @@ static _Thread_local struct {
     int reaches; /* an operation of the launch reaches CollNet */
 } kernel;
 
-#define KERNEL 0x7u /* marks, beside MARK above */
+#define KERNEL 0x7u /* marks, like MARK above */
 #define OPERATION 0x3u
 #define GROUP 0x5u
 
@@ -293,7 +297,8 @@ void *nb_events_kernel(struct nb_events *ev, void *stream)
 {
     const struct nb_launch_observer *to = ev->launches;
 
-    if (kernel.state == LAUNCHED && kernel.events == ev && kernel.ctx == ev->ctx) /* else it may be gone */
+    /* otherwise ev may be gone */
+    if (kernel.state == LAUNCHED && kernel.events == ev && kernel.ctx == ev->ctx)
         kernel.launches->posted(kernel.ctx, kernel.launch);
     kernel.launch = to ? to->begin(ev->ctx, ev->device, ev->comm_id, ev->nnodes, stream) : 0;
     kernel.ctx = ev->ctx;
@@ -332,15 +337,15 @@ void nb_events_stop(void *handle)
 
 /* ---- the launch -------------------------------------------------------------------------------------- */
 
-/* How many launches of this function were not told, by NCCL's numbers. Captured operations do not advance
- * them: the next one that is not captured has the number that they show. */
+/* Count the launches of this function without an event, by NCCL's numbers. Captured operations do not advance
+ * the numbers: the next uncaptured one has the number that they show. */
 static uint32_t missing_before(struct nb_events *ev, int func, uint64_t seq, int captured)
 {
     uint64_t expected = atomic_load_explicit(&ev->expected[func], memory_order_relaxed);
     uint64_t missing = seq > expected ? seq - expected : 0;
 
-    if (captured || seq + 1 == expected) { /* the latter: captured, but its call is not known */
-        if (missing)                       /* told here already */
+    if (captured || seq + 1 == expected) { /* the latter: captured, but its call is unknown */
+        if (missing)                       /* counted here already */
             atomic_store_explicit(&ev->expected[func], seq, memory_order_relaxed);
     } else {
         atomic_store_explicit(&ev->expected[func], seq + 1, memory_order_relaxed);
@@ -351,7 +356,7 @@ static uint32_t missing_before(struct nb_events *ev, int func, uint64_t seq, int
     return (uint32_t)missing;
 }
 
-/* The launch and the call of one operation tell the same; an all-gather is launched as bytes. */
+/* Return 1 when the launch and the call of one operation agree. An all-gather is launched as bytes. */
 static int agree(const struct known *call, const struct nb_record *r, size_t count)
 {
     if (call->func != (int)r->func)
@@ -416,7 +421,7 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
     } else if (ev->has_calls && reaches) {
         add(&ev->n_orphans, 1);
     }
-    /* Also what stays inside the node: it tells where a step begins, and how long it is. */
+    /* Announce operations inside the node, too: they show where a step begins, and how long it is. */
     call_of_job = nb_job_call_of(&r);
     call_of_job.passes = reaches;
     r.call = nb_job_announce(ev->job, &call_of_job);
@@ -426,14 +431,14 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
         add(&ev->n_elsewhere, 1);
         return;
     }
-    /* NCCL takes CollNet for these two only where every GPU of a node is a head. */
+    /* NCCL takes CollNet for these two functions only where every GPU of a node is a head. */
     if (func != NB_FUNC_ALL_REDUCE && ev->nranks % ev->nnodes == 0 && ev->nranks / ev->nnodes <= MAX_HEADS)
         atomic_store_explicit(&ev->heads, UINT64_C(1) << (ev->nranks / ev->nnodes), memory_order_relaxed);
     r.heads = atomic_load_explicit(&ev->heads, memory_order_relaxed);
     if (!r.heads)
         r.flags |= NB_RECORD_CHAIN;
     ret = nb_queue_push(ev->queue, &r);
-    if (ret == -ENOTCONN) /* no group of its own: a child that shares its parent's, or no head */
+    if (ret == -ENOTCONN) /* no group of its own: a child that shares its parent's, or not a head */
         ret = nb_queue_push_shared(ev->ctx, ev->device, ev->nnodes, &r);
     add(ret ? &ev->n_unqueued : &ev->n_recorded, 1);
 }
@@ -456,14 +461,15 @@ struct nb_events *nb_events_create(struct nb_context *ctx, const struct nb_launc
     ev->has_calls = has_calls;
     ev->comm_id = comm_id;
     ev->salt = nb_count_profiler(ctx) & 0x7f;
-    /* A node has at least one head and at most as many as it has ranks; with one rank a node that is certain.
-     * Nodes with different numbers of ranks: at most what the largest can have. */
+    /* A node has at least one head and at most as many as ranks. With one rank a node the number is certain.
+     * With different numbers of ranks a node has at most as many as the largest node can have. */
     local = ev->nranks - ev->nnodes + 1;
     if (ev->nranks % ev->nnodes == 0)
         local = ev->nranks / ev->nnodes;
     for (int h = 1; h <= local && local <= MAX_HEADS; h++)
         ev->heads |= UINT64_C(1) << h;
-    /* NCCL numbers nodes by their first ranks; only with one rank a node does that tell which is ours. */
+    /* NCCL numbers nodes by their first ranks. Only with one rank a node does the rank give our node's
+     * number. */
     if (ev->nranks == ev->nnodes && rank >= 0)
         ev->node = (uint32_t)rank + 1;
     ev->ring = calloc(NB_EVENTS_RING, sizeof(*ev->ring));

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The job as one GPU's process sees it: the sequence of its collective calls, on all communicators, and what
- * follows from it for the operation at hand: is it a gradient (policy/recognise/recognise.h), and which
- * residual does it continue (policy/identity/identity.h).
+ * The job as one GPU's process sees it: the sequence of its collective calls on all communicators, and two
+ * decisions on each operation: whether it is a gradient (policy/recognise/recognise.h), and which residual it
+ * continues (policy/identity/identity.h).
  *
- * NCCL's profiler events announce the calls, in call order, from any thread; the engine dequeues operations
- * later, each with the number of its announcement. An operation without one (an older NCCL, another profiler
- * in our place, a lost event) is announced when it is dequeued: then its addresses and what happens inside
- * the node are unknown, and what they would prove stays unproved.
+ * NCCL's profiler events announce the calls, in call order, from any thread. The engine dequeues operations
+ * later, each with the number of its announcement. An operation may lack one, because of an older NCCL,
+ * another profiler in our place or a lost event. It is announced when it is dequeued. Then its addresses and
+ * the calls inside the node are unknown, and everything that they would prove stays unproved.
  */
 #include "policy/job/job.h"
 
@@ -26,7 +26,7 @@
 
 #define BATCH 32u
 
-/* Order of locks: that of the list, decisions_lock, ring_lock. */
+/* Order of locks: the list's lock, decisions_lock, ring_lock. */
 struct nb_jobs {
     pthread_mutex_t lock;
     struct nb_job *list;
@@ -40,16 +40,16 @@ struct nb_job {
     int refs, groups;    /* under the list's lock */
     _Atomic int attached;
 
-    /* Announcements: many producers. The lock is held for one copy. */
+    /* Announcements, from many producers. The lock is held for one copy. */
     pthread_mutex_t ring_lock;
     struct nb_job_call *ring; /* [NB_JOB_CALLS] */
     uint64_t announced, lost;
 
-    /* What follows from them: the engine thread's, but for forgetting. */
+    /* Decisions. Only the engine thread uses them, except that any thread may forget a communicator. */
     pthread_mutex_t decisions_lock;
-    uint64_t taken;   /* known to identity, which lets them wait for their operations */
-    uint64_t told;    /* known to classification */
-    uint64_t *number; /* [NB_JOB_CALLS] identity's numbers of the calls taken in; UINT64_MAX: lost */
+    uint64_t taken;   /* calls known to identity, which keeps them until their operations begin */
+    uint64_t told;    /* calls known to classification */
+    uint64_t *number; /* [NB_JOB_CALLS] identity's numbers of the calls taken in. UINT64_MAX: lost */
     struct nb_classify *classify;
     struct nb_identity *identity;
     const struct nb_class_op *deciding; /* the reduction at hand */
@@ -77,7 +77,7 @@ int nb_job_check_settings(const struct nb_params *params, const char **name, cha
     return 0;
 }
 
-/* Asked by identity, of the reduction at hand. */
+/* Answer identity's question on the reduction at hand (nb_identity_config.certain). */
 static int certain(void *arg, uint64_t buffer)
 {
     struct nb_job *job = arg;
@@ -168,7 +168,8 @@ void nb_job_put(struct nb_job *job)
     pthread_mutex_unlock(&jobs->lock);
 }
 
-/* What is learnt outlives a group: a job may destroy one communicator and make the next. */
+/* Create the state of the decisions. It outlives a group, because a job may destroy one communicator and make
+ * the next. */
 static int make_decisions(struct nb_job *job)
 {
     const struct nb_params *params = job->ctx->params;
@@ -282,7 +283,7 @@ static void take_in_one(struct nb_job *job, const struct nb_job_call *call)
     job->number[job->taken++ % NB_JOB_CALLS] = nb_identity_call(job->identity, &id);
 }
 
-/* Take in what was announced, in order. Under decisions_lock. */
+/* Take in announced calls, in order. Under decisions_lock. */
 static void take_in(struct nb_job *job)
 {
     struct nb_job_call call[BATCH];
@@ -291,7 +292,7 @@ static void take_in(struct nb_job *job)
 
     do {
         pthread_mutex_lock(&job->ring_lock);
-        /* When nothing passed the network for long, the oldest are overwritten. */
+        /* Announcements overwrite the oldest ones when no operation passes the network for long. */
         skip = job->announced - job->taken > NB_JOB_CALLS ? job->announced - job->taken - NB_JOB_CALLS : 0;
         job->lost += skip;
         job->taken += skip;
@@ -305,8 +306,8 @@ static void take_in(struct nb_job *job)
     } while (n == BATCH);
 }
 
-/* Tell classification the calls up to this one: what the job has called since is not known yet, however far
- * it runs ahead. Under decisions_lock. */
+/* Report the calls up to this one to classification. It does not know later calls yet, however far the job
+ * runs ahead. Under decisions_lock. */
 static void tell_calls(struct nb_job *job, uint64_t number)
 {
     struct nb_job_call call[BATCH];
@@ -320,7 +321,7 @@ static void tell_calls(struct nb_job *job, uint64_t number)
             call[n] = job->ring[(job->told + n) % NB_JOB_CALLS];
         pthread_mutex_unlock(&job->ring_lock);
         for (unsigned i = 0; i < n; i++) {
-            /* NCCL does not tell the reduction with the launch; of what is averaged, CollNet sees a sum. */
+            /* The launch event lacks the reduction. CollNet sees an average as a sum. */
             const struct nb_class_op op = class_op(&call[i], ncclSum);
             nb_classify_call(job->classify, &op);
         }
@@ -328,7 +329,7 @@ static void tell_calls(struct nb_job *job, uint64_t number)
     }
 }
 
-/* Identity's number of the operation, UINT64_MAX when there is none. */
+/* Return identity's number of the operation, or UINT64_MAX without one. */
 static uint64_t number_of(struct nb_job *job, uint64_t number, int announced, const struct nb_job_call *call)
 {
     take_in(job);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The job of a GPU: the calls that NCCL's profiler reports, and what recognition and identity make of them.
+ * The job of a GPU: the calls that NCCL's profiler reports, and the decisions of recognition and identity on
+ * them.
  */
 #ifndef NIBBLE_POLICY_JOB_H
 #define NIBBLE_POLICY_JOB_H
@@ -16,52 +17,50 @@ struct nb_context;
 struct nb_params;
 struct nb_job;
 
-/* ---- events.c: NCCL's profiler events
- * -------------------------------------------------------------------- */
+/* ---- events.c: NCCL's profiler events ----------------------------------------------------------------- */
 
-#define NB_EVENTS_RING 4096u  /* user's calls remembered until their launch */
-#define NB_EVENTS_BLOCK 1024u /* captured calls come in blocks ... */
-#define NB_EVENTS_BLOCKS 64u  /* ... of which there are so many at most */
-/* Calls of a collective in a row, without a launch of one, from which on they are taken to go past
- * CollNet. */
+#define NB_EVENTS_RING 4096u  /* user's calls that are kept until their launch */
+#define NB_EVENTS_BLOCK 1024u /* captured calls of a block ... */
+#define NB_EVENTS_BLOCKS 64u  /* ... and the largest number of blocks */
+/* Calls of a collective in a row without a launch, after which they count as bypassing CollNet. */
 #define NB_EVENTS_UNLAUNCHED 2048u
 
 struct nb_events; /* of one rank of one communicator */
 
 /*
- * Who wants to know of NCCL's kernel launches: the layer above registers what runs a kernel beside NCCL's.
- * Functions are called on the thread that launches, also while a graph is captured, and do not wait for a
- * GPU.
+ * Observer of NCCL's kernel launches. The layer above registers it to run a kernel beside NCCL's. NCCL's
+ * launching thread calls the functions, also while a graph is captured. They do not wait for a GPU.
  */
 struct nb_launch_observer {
-    /* One more communicator (+1), or one less (-1), on GPU `gpu` reports its launches. */
+    /* Note that one more communicator (+1), or one less (-1), on GPU `gpu` reports its launches. */
     void (*attached)(struct nb_context *ctx, int gpu, int by);
-    /* NCCL is about to launch a kernel of the communicator, of `nnodes` nodes, on `stream`: a number for the
-     * next three functions, or 0 when there is nothing to be told of this launch. */
+    /* NCCL is about to launch a kernel of the communicator, of `nnodes` nodes, on `stream`. Return a number
+     * for the next three functions, or 0 to ignore this launch. */
     uint64_t (*begin)(struct nb_context *ctx, int gpu, uint64_t comm_id, int nnodes, void *stream);
-    /* NCCL has launched it. */
+    /* NCCL has launched the kernel. */
     void (*end)(struct nb_context *ctx, uint64_t launch);
-    /* No operation of that launch reaches CollNet. Between `end` and `posted`. */
+    /* The operations of the launch do not reach CollNet. Comes between `end` and `posted`. */
     void (*unused)(struct nb_context *ctx, uint64_t launch);
-    /* NCCL has handed it over to its proxy, which needs nothing of this thread any more. Once for each `end`:
-     * where no event says so, when the thread launches the communicator's next kernel. */
+    /* NCCL has handed the launch over to its proxy, which needs no further step of this thread. Comes once
+     * for each `end`. Without an event for it, it comes when the thread launches the communicator's next
+     * kernel. */
     void (*posted)(struct nb_context *ctx, uint64_t launch);
 };
 
 struct nb_events_counts {
     uint64_t calls;          /* user's collective calls */
-    uint64_t calls_dropped;  /* captured calls beyond what is kept */
+    uint64_t calls_dropped;  /* captured calls beyond the space for them */
     uint64_t launches;       /* operations launched */
-    uint64_t recorded;       /* of these, put into a queue */
-    uint64_t elsewhere;      /* algorithm or function does not reach CollNet */
-    uint64_t orphans;        /* launched without a known call */
-    uint64_t contradictions; /* launch and call disagree */
-    uint64_t missing;        /* launches that NCCL's sequence numbers show were not told */
-    uint64_t unqueued;       /* nobody consumes, queue full, or not certain whose */
-    uint64_t bypassed;       /* calls that NCCL carries out past CollNet */
+    uint64_t recorded;       /* launched operations that went into a queue */
+    uint64_t elsewhere;      /* operations whose algorithm or function does not reach CollNet */
+    uint64_t orphans;        /* operations launched without a known call */
+    uint64_t contradictions; /* operations whose launch and call disagree */
+    uint64_t missing;        /* launches without an event, by NCCL's sequence numbers */
+    uint64_t unqueued;       /* no consumer, queue full, or owner uncertain */
+    uint64_t bypassed;       /* calls that NCCL carries out without CollNet */
 };
 
-/* A user's call, in NCCL's words; texts may be NULL. */
+/* A user's call, in NCCL's words. Texts may be NULL. */
 struct nb_events_call {
     const char *func, *type;
     size_t count;
@@ -70,92 +69,97 @@ struct nb_events_call {
     enum nb_caller caller; /* see nb_events_asks_caller */
 };
 
-/* An operation as it is launched. */
+/* An operation at its launch. */
 struct nb_events_op {
     const char *func, *type, *algo;
-    size_t count; /* all-gather: bytes of a block */
+    size_t count; /* elements, or bytes of a block for an all-gather */
     uint64_t seq;
     const void *send, *recv;
     const void *call; /* handle of the user's call, or anything */
 };
 
-/* `has_calls`: this NCCL reports the users' calls, and its launches, of which `launches` (NULL: nobody) is
- * told; it outlives the events. The thread has the rank's GPU current. NULL: no memory. */
+/* Create the events of one rank of one communicator. The thread has the rank's GPU current. With `has_calls`
+ * this NCCL reports the users' calls and its launches. `launches`, unless NULL, observes these launches and
+ * outlives the events. Return NULL without memory. */
 struct nb_events *nb_events_create(struct nb_context *ctx, const struct nb_launch_observer *launches,
                                    uint64_t comm_id, int nnodes, int nranks, int rank, int has_calls);
-/* The name of the communicator, where it has one. */
+/* Set the name of a communicator that has one. */
 void nb_events_name(struct nb_events *events, const char *name);
 void nb_events_destroy(struct nb_events *events);
-/* 1 when it matters who makes this call: an all-reduce between nodes that might be quantized. */
+/* Return 1 when the caller of this call matters: for an all-reduce between nodes that might be quantized. */
 int nb_events_asks_caller(const struct nb_events *events, const struct nb_events_call *call);
-/* The handle to give to NCCL; NULL when the call cannot be kept or is of no interest. */
+/* Note a user's call. Return the handle to give to NCCL, or NULL when there is no space for the call or its
+ * function or type is irrelevant. */
 void *nb_events_call(struct nb_events *events, const struct nb_events_call *call);
 void nb_events_launch(struct nb_events *events, const struct nb_events_op *op);
-/* NCCL carries out an operation with copy engines (its CeColl event, v6 and later), so without CollNet. Said
- * once. */
+/* Note that NCCL carries out an operation with copy engines (its CeColl event, v6 and later) and so without
+ * CollNet. Logged once. */
 void nb_events_copy_engine(struct nb_events *events, const char *func);
-/* NCCL is about to launch a kernel on `stream` (its KernelLaunch event): see nb_launch_observer. The handle
- * to give to NCCL, NULL when nothing comes of it. */
+/* Note that NCCL is about to launch a kernel on `stream` (its KernelLaunch event, see nb_launch_observer).
+ * Return the handle to give to NCCL, or NULL when the observer ignores the launch. */
 void *nb_events_kernel(struct nb_events *events, void *stream);
-/* The handle for the launch of an operation (Coll), and of a kernel's operations together (Group). */
+/* Return the handle for the launch of an operation (Coll), and for the operations of one kernel together
+ * (Group). */
 void *nb_events_launched(void);
 void *nb_events_grouped(void);
-/* An event has ended: `handle` is one of the three above, or anything else. The first end of an operation's
- * launch on the thread that launched a kernel tells that all operations of that kernel have been told. */
+/* Note the end of an event. `handle` is one of the three above, or any other value. The first end of an
+ * operation's launch, on the thread that launched a kernel, means that all operations of that kernel are
+ * known. */
 void nb_events_stop(void *handle);
 void nb_events_get_counts(struct nb_events *events, struct nb_events_counts *counts);
 
-/* ---- job.c: the job
- * -------------------------------------------------------------------------------------- */
+/* ---- job.c: the job ----------------------------------------------------------------------------------- */
 
-#define NB_JOB_CALLS 4096u /* announced and not yet taken in */
+#define NB_JOB_CALLS 4096u /* announced calls that the engine has not taken in yet */
 
-/* Check NIBBLE_REQUIRE, NIBBLE_GRAD and NIBBLE_COMMS: 0, or -EINVAL with the name of the first that is wrong,
- * and what is wrong with it in `error`. Logs nothing. */
+/* Check NIBBLE_REQUIRE, NIBBLE_GRAD and NIBBLE_COMMS. Return 0, or -EINVAL with the name of the first wrong
+ * one at *name and the reason in `error`. The function does not log. */
 int nb_job_check_settings(const struct nb_params *params, const char **name, char *error, size_t cap);
 
-/* Make and free the context's list of jobs (ctx->jobs): 0 or -ENOMEM. All jobs have been put before it is
- * freed. */
+/* Create and free the context's list of jobs (ctx->jobs). Put all jobs before nb_jobs_close. Return 0 or
+ * -ENOMEM. */
 int nb_jobs_open(struct nb_context *ctx);
 void nb_jobs_close(struct nb_context *ctx);
 
-/* The job of a GPU (nb_current_gpu), created if need be; one reference. NULL: no memory. Any thread. */
+/* Return the job of a GPU (nb_current_gpu) with one reference. The call creates it if needed. Return NULL
+ * without memory. Any thread. */
 struct nb_job *nb_job_get(struct nb_context *ctx, int gpu);
 void nb_job_put(struct nb_job *job);
 
-/* Attach or detach a group of nodes; calls are recorded while one is attached. 0 or -ENOMEM. */
+/* Attach or detach a group of nodes. Calls are recorded while at least one is attached. Return 0 or
+ * -ENOMEM. */
 int nb_job_attach(struct nb_job *job);
 void nb_job_detach(struct nb_job *job);
-/* A communicator of the job is gone: what was learnt of it is forgotten. */
+/* Forget a communicator of the job that is gone. */
 void nb_job_forget(struct nb_job *job, uint64_t comm);
 
 struct nb_job_call {
     uint64_t comm; /* any number that tells the job's communicators apart */
     uint32_t nranks;
     enum nb_func func;
-    ncclDataType_t type;   /* the user's; bytes of an all-gather of unknown type: ncclInt8 */
+    ncclDataType_t type;   /* the user's type. ncclInt8 for an all-gather of unknown type, in bytes */
     uint64_t count;        /* elements of the whole vector, of all ranks together */
-    uint64_t send, recv;   /* addresses; 0: unknown */
-    int passes;            /* reaches the network */
+    uint64_t send, recv;   /* addresses. 0: unknown */
+    int passes;            /* 1: reaches the network */
     enum nb_caller caller; /* of an all-reduce */
 };
-/* The call that a record tells of, on a communicator of `nranks` ranks. */
+/* Return the call of a record, on a communicator of `nranks` ranks. */
 struct nb_job_call nb_job_call_of(const struct nb_record *record);
 
-/* A call: returns its number, from 1 on; 0 when no group is attached. Any thread, also a CUDA host callback:
- * waits for nothing but a few instructions under a lock. */
+/* Announce a call. Return its number, from 1, or 0 when no group is attached. Any thread, also a CUDA host
+ * callback: the function holds a lock for a few instructions and does not wait otherwise. */
 uint64_t nb_job_announce(struct nb_job *job, const struct nb_job_call *call);
 
 /* ---- for the engine thread --------------------------------------------------------------------------- */
 
-/* What the data of an operation look like; see device/host/evidence.c. */
+/* Evidence in the data of an operation (device/host/evidence.c). */
 struct nb_evidence {
     float sample[NB_CLASSIFY_SAMPLES];
     unsigned samples;
     float profile[NB_PROFILE_GROUPS];
     unsigned groups; /* 0: no profile */
-    uint64_t span;   /* elements that the profile is spread over */
-    int blind;       /* reduce-scatter: its sum will not be told (nb_job_sum) */
+    uint64_t span;   /* elements over which the profile is spread */
+    int blind;       /* 1: reduce-scatter for which nb_job_sum will not be called */
 };
 
 struct nb_decision {
@@ -163,27 +167,29 @@ struct nb_decision {
     struct nb_identity_decision identity;
 };
 
-/* A reduction begins. Where the weights show that its tracked buffer is several buffers' (NB_ID_SHARED) the
- * tracked buffer is still named, and what it holds is nobody's. number: of its announcement; 0 with announced
- * = 0: it has none yet; 0 with announced = 1: which one is not known, so that it gets no tracked buffer.
- * `geometry` as for nb_identity_reduce. */
+/* Decide on a reduction that begins. `number` is the number of its announcement. With `announced` = 0 and
+ * `number` = 0 it has not been announced yet. With `announced` = 1 and `number` = 0 the announcement is
+ * unknown, and the operation gets no tracked buffer. `geometry` is as for nb_identity_reduce. Where the
+ * weights show that its tracked buffer stands for several buffers (NB_ID_SHARED), the decision still names
+ * the tracked buffer, but its content is invalid. */
 struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announced,
                                  const struct nb_job_call *call, ncclRedOp_t op,
                                  const struct nb_evidence *evidence, uint64_t geometry);
 
-/* The own block of an all-gather was sent. weight block, changed: as for nb_identity_gather. */
+/* Note that the own block of an all-gather was sent. `weight_block` and `changed` are as for
+ * nb_identity_gather. */
 void nb_job_gather(struct nb_job *job, uint64_t number, int announced, const struct nb_job_call *call,
                    const struct nb_evidence *evidence, int64_t weight_block, int changed);
 
-/* The sum of a reduce-scatter was delivered, or weights were gathered: see nb_classify_sum, nb_classify_shard
- * and nb_classify_weights. */
+/* Note a delivered sum of a reduce-scatter, or gathered weights. See nb_classify_sum, nb_classify_shard and
+ * nb_classify_weights. */
 void nb_job_sum(struct nb_job *job, const struct nb_job_call *call, const uint64_t key[NB_CAUSAL_NAMES],
                 const uint32_t *raw, unsigned picks);
 uint64_t nb_job_shard(struct nb_job *job, const struct nb_job_call *call, uint64_t bytes, size_t *width);
 void nb_job_weights(struct nb_job *job, const struct nb_job_call *call, uint64_t bytes, const uint32_t *raw);
 
 struct nb_job_counts {
-    uint64_t calls, lost; /* announced; overwritten before the engine looked */
+    uint64_t calls, lost; /* announced calls, and calls overwritten before the engine took them in */
 };
 void nb_job_get_counts(struct nb_job *job, struct nb_job_counts *counts);
 
