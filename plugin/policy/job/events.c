@@ -165,11 +165,10 @@ static void tell_bypass(struct nb_events *ev, int func, const char *how)
 {
     if (atomic_exchange_explicit(&ev->bypassed, true, memory_order_relaxed))
         return;
-    NB_WARN("comm 0x%llx: NCCL carries out %s %s, past CollNet: they are not compressed. Without windows "
-            "that the job "
-            "registers it would not: NCCL_WIN_ENABLE=0, or the framework's switch (symmetric memory, user "
-            "buffers)",
-            (unsigned long long)ev->comm_id, nb_func_name((enum nb_func)func), how);
+    NB_WARN(
+        "comm 0x%llx: NCCL carries out %s %s, past CollNet: they are not compressed. The remedy is to "
+        "register no windows: NCCL_WIN_ENABLE=0, or the framework's switch (symmetric memory, user buffers)",
+        (unsigned long long)ev->comm_id, nb_func_name((enum nb_func)func), how);
 }
 
 /* Count calls without a launch event of an operation: NCCL launches kernels for symmetric memory without one.

@@ -26,22 +26,22 @@ const char *nb_class_reason_text(enum nb_class_reason reason)
 {
     static const char *const text[NB_WHY_COUNT] = {
         [NB_WHY_YOUNG] = "too few calls seen yet",
-        [NB_WHY_NO_EVIDENCE] = "nothing shows that it is a gradient",
+        [NB_WHY_NO_EVIDENCE] = "no evidence that it is a gradient",
         [NB_WHY_MOVES] = "the gathered weights follow its sums",
-        [NB_WHY_SUM] = "what a step reduces adds up to the weights it gathers",
+        [NB_WHY_SUM] = "a step's reductions add up to the weights it gathers",
         [NB_WHY_AFTER_RS] = "it sums the result of a reduce_scatter",
         [NB_WHY_BUCKET] = "DDP sums a bucket of gradients",
         [NB_WHY_STEADY] = "its content hardly changes from call to call",
         [NB_WHY_ONE_SIGN] = "its values have one sign",
         [NB_WHY_INTEGERS] = "its values are integers",
         [NB_WHY_HOOK] = "a communication hook of DDP sums it, and it may be anything",
-        [NB_WHY_BLIND] = "its sums are in memory that this device cannot look at",
+        [NB_WHY_BLIND] = "this device cannot read its sums",
         [NB_WHY_USER_YES] = "NIBBLE_GRAD says so",
         [NB_WHY_USER_NO] = "NIBBLE_GRAD excludes it",
         [NB_WHY_TYPE] = "it is not a sum of float32, bfloat16 or float16",
         [NB_WHY_UNSEEN] =
-            ("no all-gather of its communicator is seen that could show that it is a gradient (those "
-             "below NIBBLE_MIN_BYTES are NCCL's)"),
+            ("no evidence: nibble carries no all-gather of its communicator (NCCL carries gathers below "
+             "NIBBLE_MIN_BYTES)"),
     };
     return (unsigned)reason < NB_WHY_COUNT ? text[reason] : "unknown";
 }
