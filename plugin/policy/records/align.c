@@ -1,39 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which record belongs to which operation.
+ * Match records with operations.
  *
- * Records and operations come in the same order, one for one. As long as nothing is lost the next record is
- * the next operation's. A launch that was not told (NCCL's sequence numbers show it), a record that was
- * dropped, or one whose operation never came here leaves several alignments possible: a set of positions, one
- * of which is right. Every operation tests them: where it contradicts the record at a position (function,
- * type, bytes; for an all-reduce also the number of steps, known when it has ended), the position is struck
- * out. A record is used only when all positions that are left show equal ones, so nothing is ever guessed:
- * while the set is larger than that, operations run on what their calls alone prove.
+ * Records and operations come in the same order, one for one. As long as each operation has its record, the
+ * next record belongs to the next operation. Three things break that: a launch that NCCL did not report (gaps
+ * in its sequence numbers show it), a dropped record, and a record whose operation went elsewhere. Then
+ * several alignments are possible. They are kept as a set of positions, one of which is right. Every
+ * operation tests them and strikes out each position whose record it contradicts: by function, type and
+ * bytes, and for an all-reduce also by the number of steps, which is known at its end. A record is used only
+ * when all remaining positions show equal records, so a record is never a guess. Until then operations rely
+ * on the evidence of their own calls.
  *
  * Used by one thread.
  *
- * The set of positions is a nondeterministic automaton: each position says which record belongs
- * to the next operation, and an operation moves each of them. With `at` the record at the position, and
- * `teller` the first record of the operation's function at or behind it, which reports losses of that
- * function:
+ * The set of positions is a nondeterministic automaton: each position says which record belongs to the next
+ * operation, and an operation moves each of them. `at` is the record at the position. `teller` is the first
+ * record of the operation's function at or behind it, and reports losses of that function:
  *
  *     record at            teller               the position becomes
  *     fits                 reports no loss      at + 1                 TAKE
  *     fits                 reports losses       at + 1, and at         TAKE, STAY: it may be a lost one
  *     does not fit         reports losses       at                     STAY
- *     does not fit         reports no loss      nothing: struck out
- *     does not fit,        there is none yet    at                     ABSENT: it has no record, or its
- *     or none yet                                                      loss is still to be reported
+ *     does not fit         reports no loss      struck out
+ *     does not fit,        not yet there        at                     ABSENT: it has no record, or its
+ *     or not yet there                                                 loss is still to be reported
  *
- * What the operation gets follows from all moves together:
+ * The result for the operation follows from all moves together:
  *
- *     no move at all                                   MISFIT    and every position near by is possible again
+ *     no move                                          MISFIT    and every position near by is possible again
  *     no TAKE                                          ABSENT
  *     TAKE, and any STAY, ABSENT or unequal records    DOUBT
  *     TAKE of one position                             CERTAIN
  *     TAKE of several, records equal but for buffers   ALIKE
  *
- * An all-reduce also strikes out positions when it ends and its number of steps is known (nb_align_ended).
+ * An all-reduce also strikes out positions at its end, when its number of steps is known (nb_align_ended).
  */
 #include "policy/records/records.h"
 
@@ -71,7 +71,7 @@ static struct nb_record *record_at(struct nb_align *a, uint64_t at)
     return &a->ring[at % a->cap];
 }
 
-/* A ring twice as large: 0 or -ENOMEM. */
+/* Double the ring. Return 0 or -ENOMEM. */
 static int grow(struct nb_align *a)
 {
     struct nb_record *ring = calloc(2 * (size_t)a->cap, sizeof(*ring));
@@ -127,7 +127,7 @@ static int fits(const struct nb_record *r, const struct nb_seen *seen)
     return r->func == seen->func && r->type == seen->type && (seen->bytes == 0 || r->bytes == seen->bytes);
 }
 
-/* Records that lead to the same exchange. */
+/* Return 1 for records that lead to the same exchange. */
 static int alike(const struct nb_record *a, const struct nb_record *b)
 {
     return a->func == b->func && a->type == b->type && a->bytes == b->bytes && a->heads == b->heads &&
@@ -148,8 +148,7 @@ static void insert(struct nb_align *a, uint64_t at, int took)
     a->position[a->n++].took = took;
 }
 
-/* Let go of records that no position needs any more (the one before a position that took it is still needed).
- */
+/* Drop the records before all positions. A position that took a record still needs that one. */
 static void forget(struct nb_align *a)
 {
     uint64_t least = UINT64_MAX;
@@ -162,8 +161,8 @@ static void forget(struct nb_align *a)
         a->head = least;
 }
 
-/* No position is left. The operation at hand has no record, or one of those behind is its; the operations
- * that follow will tell. */
+/* Restart without a position: either this operation has no record, or one of the records behind belongs to
+ * it. The following operations decide. */
 static void resync(struct nb_align *a, uint64_t from, const struct nb_seen *seen)
 {
     a->n = 0;
@@ -175,8 +174,9 @@ static void resync(struct nb_align *a, uint64_t from, const struct nb_seen *seen
 
 #define NONE UINT64_MAX
 
-/* The first record of `func` at or behind `at`. Losses of a function are told by its next record, so this one
- * says whether an operation at `at` may have been lost; while there is NONE it is open. */
+/* Return the first record of `func` at or behind `at`, or NONE. The next record of a function reports the
+ * function's losses, so it says whether an operation at `at` may have been lost. With NONE that is still
+ * open. */
 static uint64_t next_of(struct nb_align *a, uint64_t at, enum nb_func func)
 {
     for (; at < a->tail; at++)
@@ -187,7 +187,7 @@ static uint64_t next_of(struct nb_align *a, uint64_t at, enum nb_func func)
 
 enum { TAKE = 1, STAY = 2, ABSENT = 4 };
 
-/* Where an operation moves a position: the table at the head of the file. */
+/* Return an operation's moves of a position, by the table at the head of the file. */
 static unsigned moves_of(struct nb_align *a, uint64_t at, const struct nb_seen *seen)
 {
     const uint64_t teller = next_of(a, at, seen->func);
@@ -198,7 +198,7 @@ static unsigned moves_of(struct nb_align *a, uint64_t at, const struct nb_seen *
     return (fit ? TAKE : 0) | (record_at(a, teller)->missing[seen->func] ? STAY : 0);
 }
 
-/* One of the losses is accounted for, when this operation can be no other's than the least position's. */
+/* Count one loss as explained when this operation can belong only to the lowest position. */
 static void account_for_loss(struct nb_align *a, uint64_t least, unsigned positions, unsigned moves,
                              const struct nb_seen *seen)
 {
@@ -288,7 +288,7 @@ int nb_align_ended(struct nb_align *a, uint64_t steps, uint64_t step_bytes)
         position[kept++] = p;
     }
     if (had && kept == 0) {
-        /* The records are wrong, or apart from the operations by more than was thought. */
+        /* The records are wrong, or farther from the operations than assumed. */
         uint64_t from = a->head;
         a->n = 0;
         for (uint64_t at = from; at <= a->tail && at < from + NB_ALIGN_REACH; at++)

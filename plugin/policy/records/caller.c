@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who calls a collective, by the frames of the caller's stack. NCCL tells the profiler of a call on the thread that makes
- * it, so what called is still on the stack. In a job that gathers no weights this is the only thing that tells a gradient
- * from another sum of a fixed buffer for certain.
+ * Find the caller of a collective by the frames of its stack. NCCL calls the profiler on the thread that
+ * makes the call, so that the caller is still on the stack. In a job that gathers no weights only the caller
+ * tells a gradient for certain from another sum of a fixed buffer.
  *
- * What PyTorch's stack looks like (2.15, over gloo; ProcessGroupNCCL is called through the same dispatcher):
+ * PyTorch's stack (2.15 over gloo; the same dispatcher calls ProcessGroupNCCL):
  *
- * - DDP with its own all-reduce: `c10d::Reducer::all_reduce_bucket` of libtorch_cpu.so, whose symbols dladdr finds, seven
- *   frames from the process group, and no Python between. Whatever it reduces is a bucket of gradients. (The reducer's
- *   bitmap of used parameters comes from another of its functions.)
- * - DDP with a hook in Python (BF16 compression, PowerSGD): the same function, but the hook's Python frames lie between, and
- *   the hook may reduce whatever it likes.
- * - Everything else that is called in a backward pass (FSDP, gradients of gathered features, SyncBatchNorm): Python or
- *   C++ functions below `torch::autograd::Engine::evaluate_function`; or, what FSDP does at the very end of a pass, below
- *   `Engine::thread_main` alone. On the CPU that is the caller's own thread; with a GPU it is one named pt_autograd_N by
- *   the sources, so that the thread's name would prove no more than the engine's frames do.
+ *  - DDP with its own all-reduce: `c10d::Reducer::all_reduce_bucket` of libtorch_cpu.so, whose symbols
+ *    dladdr finds, seven frames from the process group, without Python between. It reduces only buckets of
+ *    gradients. The reducer's bitmap of used parameters comes from another of its functions.
+ *  - DDP with a hook in Python (BF16 compression, PowerSGD): the same function with the hook's Python frames
+ *    between. The hook may reduce any data.
+ *  - All other calls in a backward pass (FSDP, gradients of gathered features, SyncBatchNorm): Python or C++
+ *    functions below `torch::autograd::Engine::evaluate_function`. FSDP's calls at the very end of a pass lie
+ *    below `Engine::thread_main` alone. On the CPU that is the caller's own thread. With a GPU the sources
+ *    name it pt_autograd_N, so that the thread's name would prove no more than the engine's frames do.
  *
- * What a return address belongs to is looked up once and remembered for the process, since a look costs far more than a
- * step of the walk: the loader goes through all symbols of a library, of which PyTorch's has hundreds of thousands.
+ * Each return address is looked up once and remembered for the process. A lookup costs far more than a step
+ * of the walk: the loader searches all symbols of a library, and PyTorch's has hundreds of thousands.
  */
 #include "policy/records/records.h"
 
@@ -29,7 +29,7 @@
 
 #include "base/context.h"
 
-/* What a frame is: bits. */
+/* Kinds of a frame, as bits. */
 enum frame_kind {
     FRAME_TORCH = 1,
     FRAME_PYTHON = 2,
@@ -37,15 +37,15 @@ enum frame_kind {
     FRAME_ENGINE = 8  /* the engine of backward passes */
 };
 
-/* Frames one by one, from the innermost (the collective) outwards. Zero: none yet. */
+/* Scan of frames, one by one, from the innermost (the collective) outwards. Zero: no frame yet. */
 struct scan {
-    unsigned seen; /* bits of all */
+    unsigned seen; /* bits of all frames so far */
     enum nb_caller found;
 };
 
-/* c10d::Reducer::all_reduce_bucket(Bucket &): the prefix without its arguments, which change with releases. */
+/* c10d::Reducer::all_reduce_bucket(Bucket &): without its arguments, which change with releases. */
 #define ALL_REDUCE_BUCKET "_ZN4c10d7Reducer17all_reduce_bucketE"
-/* Functions of torch::autograd::Engine. Of a thread that walks the graph one is always on the stack. */
+/* Functions of torch::autograd::Engine. A thread that walks the graph always has one of them on its stack. */
 #define ENGINE "_ZN5torch8autograd6Engine"
 
 static int begins(const char *text, const char *prefix)
@@ -60,8 +60,8 @@ static int module_begins(const struct nb_frame *f, const char *prefix)
     return begins(slash ? slash + 1 : f->module, prefix);
 }
 
-/* Of the interpreter, or of PyTorch's bindings to it. An interpreter that is linked statically has frames of a program of any
- * name, but its functions are exported. */
+/* Return 1 for a frame of the interpreter, or of PyTorch's bindings to it. A statically linked interpreter
+ * has frames of a program of any name, but exports its functions. */
 static int is_python(const struct nb_frame *f)
 {
     return module_begins(f, "libpython") || module_begins(f, "libtorch_python") ||
@@ -84,7 +84,7 @@ static unsigned kind_of_frame(const struct nb_frame *f)
     return kind;
 }
 
-/* 1 when no frame farther out matters: `found` is the answer. */
+/* Add a frame. Return 1 when the frames farther out do not matter: `found` is the answer. */
 static int scan_frame(struct scan *scan, unsigned kind)
 {
     if (kind & FRAME_BUCKET)
@@ -95,8 +95,8 @@ static int scan_frame(struct scan *scan, unsigned kind)
     return scan->found != NB_CALLER_UNKNOWN;
 }
 
-/* All that there is has been scanned; whole: to the end of the stack. Otherwise what is not among them may still be
- * farther out, and NB_CALLER_OUTSIDE is never said. */
+/* Return the answer after the last frame. `whole`: the frames reach to the end of the stack. Otherwise
+ * PyTorch's frames may still be farther out, and the answer is never NB_CALLER_OUTSIDE. */
 static enum nb_caller scan_result(const struct scan *scan, int whole)
 {
     if (scan->found == NB_CALLER_UNKNOWN && whole && scan->seen & FRAME_TORCH)
@@ -113,8 +113,8 @@ enum nb_caller nb_caller_of(const struct nb_frame *frame, size_t n, int whole)
     return scan_result(&scan, whole);
 }
 
-/* Return addresses that were looked up: the address, and the kind of its frame in the bits that no address has. Zero: free.
- * What falls on a place that is taken replaces it. */
+/* Table of looked-up return addresses: the address, with the kind of its frame in the address's unused bits.
+ * Zero: a free entry. A new address replaces the one in its entry. */
 #define KNOWN 1024u
 #define KIND_SHIFT 56
 #define ADDRESS ((UINT64_C(1) << KIND_SHIFT) - 1)
@@ -146,7 +146,7 @@ static unsigned kind_of(uint64_t address)
     return (unsigned)(entry >> KIND_SHIFT);
 }
 
-/* Frames that are walked first: DDP's reducer is among them, so that the rest need not be. */
+/* Frames of the first, short walk. DDP's reducer is among them, so that most walks end there. */
 #define NEAR 32u
 
 enum nb_caller nb_stack_caller(void)
@@ -156,7 +156,7 @@ enum nb_caller nb_stack_caller(void)
     unsigned scanned = 0;
 
     for (unsigned most = NEAR;; most = NB_CALLER_FRAMES) {
-        /* Code without unwind tables ends the stack, too: what it hides is not found. */
+        /* Code without unwind tables also ends the stack, and hides the frames behind it. */
         const int got = backtrace(address, (int)most);
         const unsigned n = got > 0 ? (unsigned)got : 0;
 

@@ -2,14 +2,14 @@
 /*
  * Queues of operation records (policy/records/records.h), from the profiler's events to the engine.
  *
- * A queue belongs to one CollNet resource: the communicator whose listen and connect made it, on one GPU. It
- * is created by whichever comes first, profiler init or connect, and freed with the last of them. Children of
- * ncclCommSplit that share resources have no listen of their own: their operations run over the parent's
+ * A queue belongs to one CollNet resource: the communicator whose listen and connect made it, on one GPU.
+ * Profiler init or connect creates it, whichever comes first, and the last of its users frees it. Children of
+ * ncclCommSplit that share resources have no listen of their own. Their operations run over the parent's
  * connections, so their records join the queue on the same GPU whose group has as many nodes.
  *
- * Records are pushed by any thread, also from CUDA host callbacks: nothing here allocates, calls CUDA or
- * waits beyond a few instructions under a lock. What does not fit is dropped and counted, and the next record
- * says how many are missing before it.
+ * Any thread pushes records, also a CUDA host callback. The functions for that allocate no memory, call no
+ * CUDA function and wait at most for a few instructions under a lock. A record that does not fit is dropped
+ * and counted. The next record says how many are missing before it.
  */
 #include "policy/records/records.h"
 
@@ -22,7 +22,7 @@
 
 #include "base/context.h"
 
-/* Order of locks: that of the list, then a queue's. */
+/* Order of locks: the list's, then a queue's. */
 struct nb_queues {
     pthread_mutex_t lock;
     struct nb_queue *list;
@@ -40,10 +40,10 @@ struct nb_queue {
     int profilers;
     uint32_t nranks;
     char name[64];
-    /* Read without a lock to turn producers away early. */
-    atomic_int nnodes; /* of the consumer's group; 0: nobody consumes */
+    /* Producers read it without a lock first. */
+    atomic_int nnodes; /* of the consumer's group. 0: without a consumer */
     pthread_mutex_t lock;
-    struct nb_record *ring; /* while somebody consumes */
+    struct nb_record *ring; /* while it has a consumer */
     uint64_t head, tail;
     uint32_t missing[NB_FUNC_COUNT]; /* dropped since the last record that fitted */
     struct nb_queue_counts counts;
@@ -95,7 +95,7 @@ struct nb_queue *nb_queue_get(struct nb_context *ctx, uint64_t comm_id, int devi
     struct nb_queue *q;
 
     pthread_mutex_lock(&queues->lock);
-    /* Id 0 is that of tables which do not tell one: such communicators are all different. */
+    /* Tables without a communicator id pass 0. Such communicators are all different. */
     q = comm_id ? find(queues, comm_id, device) : NULL;
     if (!q) {
         q = calloc(1, sizeof(*q));

@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where an all-reduce window stands in its operation, and which of its bytes are values.
+ * Find the place of an all-reduce window in its operation, and which of its bytes are values.
  *
  * NCCL deals a vector of B bytes out to C channels, H heads a node and chunks of k bytes: channel c of head h
  * takes chunk (s C + c) H + h in step s, for L = ceil(B / (C H k)) steps. The windows of head h are, step by
- * step, the chunks of channels 0..7, then of 8..15 and so on ("groups"): always whole chunks, whatever the
- * operation's end leaves of them, and without any offset. The slot says where a window stands: NCCL keeps
- * step s of an operation in slot s mod 8 of its region, and the chunk of channel c at c k in it.
+ * step, the chunks of channels 0..7, then of 8..15 and so on ("groups"). They always are whole chunks without
+ * any offset, also at the operation's end. The slot gives a window's place: NCCL keeps step s of an operation
+ * in slot s mod 8 of its region, and the chunk of channel c at c k in it.
  *
- * Neither C nor k is told. What follows all the same, with D the bytes of all windows of the operation so far
- * (this head's "stream"):
+ * NCCL passes only B. C and k stay unknown, but with D, the bytes of all windows of the operation so far
+ * (this head's "stream"), this follows:
  *
- *  (1) Chunk number j of the stream begins at j k there and at (j H + h) k in the vector, whatever C is:
+ *  (1) Chunk number j of the stream begins at j k there and at (j H + h) k in the vector, for every C:
  *      steps and channels only number the chunks of a head in order.
  *  (2) So the values of a head are a prefix of its stream: chunk j + 1 begins, in the vector, behind the end
  *      of chunk j. With q = floor(B / (H k)) and r = B - q H k the prefix has S = q k + min(max(r - h k, 0),
  *      k) bytes. A window of W bytes at D therefore has min(max(S - D, 0), W) bytes of values, and they come
  *      first.
  *  (3) With H = 1 this is S = B: exact, without C and k.
- *  (4) Else k is one of few: the first window has min(C, 8) chunks, so k = W / c for some c in 1..8; once a
+ *  (4) Else k is one of few: the first window has min(C, 8) chunks, so k = W / c for some c in 1..8. Once a
  *      window of a second group has come, at 8 k in the slot, k is known. h is any of 0..H-1. Every candidate
- *      gives an S between the least and the largest one; bytes below the least are values and bytes at the
- *      largest and beyond are padding, for certain. In between (of a whole operation at most the bytes of
- *      two windows) they are sent as they are and not coded.
+ *      gives an S between the least and the largest one. Bytes below the least certainly are values, and
+ *      bytes at the largest and beyond certainly are padding. The bytes between, at most those of two
+ *      windows in a whole operation, are sent raw.
  *  (5) A window at 0 of slot 0 begins an operation unless the step before it was in slot 7. After slot 7 the
- *      length decides: when it comes, the step is complete and has C k bytes, so that L = ceil(B / (H C k))
- *      is known too.
+ *      length decides: when the window comes, the step is complete and has C k bytes, so that
+ *      L = ceil(B / (H C k)) is known, too.
  */
 #include "policy/records/records.h"
 
@@ -41,7 +41,7 @@ enum nb_walk_place nb_walk_place(const struct nb_walk *w, unsigned slot, uint64_
         return NB_WALK_NOWHERE;
     if (!w->open)
         return slot == 0 && at == 0 ? NB_WALK_BEGINS : NB_WALK_NOWHERE;
-    if (at != 0) { /* a further group of the step at hand, after a whole one of 8 chunks */
+    if (at != 0) { /* a further group of the current step, after a whole one of 8 chunks */
         if (slot != here || at != w->cur || at % w->first != 0 || w->first % NB_WALK_CALL_CHANNELS != 0)
             return NB_WALK_NOWHERE;
         return bytes <= w->first && (w->step_bytes == 0 || w->cur + bytes <= w->step_bytes)
@@ -50,7 +50,7 @@ enum nb_walk_place nb_walk_place(const struct nb_walk *w, unsigned slot, uint64_
     }
     if (slot != next)
         return slot == 0 ? NB_WALK_BEGINS : NB_WALK_NOWHERE;
-    /* A step is over. If it is the operation's, all its steps have the same bytes and begin with the same
+    /* A step is over. If it is this operation's, all its steps have the same bytes and begin with the same
      * window. */
     if ((w->step_bytes && w->cur != w->step_bytes) || bytes != w->first)
         return slot == 0 ? NB_WALK_BEGINS : NB_WALK_NOWHERE;
@@ -79,7 +79,7 @@ void nb_walk_step(struct nb_walk *w, uint64_t at, uint64_t bytes)
     w->done += bytes;
 }
 
-/* (2): the largest and the least S for k bytes a chunk and H heads. */
+/* Set the largest and the least S for k bytes a chunk and H heads (2). */
 static void prefix(uint64_t bytes, uint64_t k, uint64_t heads, int head, uint64_t *least, uint64_t *most)
 {
     uint64_t q = bytes / (heads * k), r = bytes - q * heads * k;
@@ -90,7 +90,7 @@ static void prefix(uint64_t bytes, uint64_t k, uint64_t heads, int head, uint64_
     *most = q * k + (b < k ? b : k);
 }
 
-/* Over all candidates (4). */
+/* Set the largest and the least S of all candidates (4). */
 static void stream(const struct nb_walk *w, const struct nb_extent *e, uint64_t value, uint64_t *least,
                    uint64_t *most)
 {
@@ -114,7 +114,7 @@ static void stream(const struct nb_walk *w, const struct nb_extent *e, uint64_t 
                 break;
         }
     }
-    if (*least == UINT64_MAX) /* no candidate: nothing is certain */
+    if (*least == UINT64_MAX) /* without a candidate all is uncertain */
         *least = 0, *most = UINT64_MAX;
 }
 
