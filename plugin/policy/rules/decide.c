@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Coded or raw: one ordered table. Each rule that holds makes an operation raw, and the first one gives the
- * reason. Decisions are local: the codec is the sender's choice for each message, and every receiver decodes
- * every codec.
+ * reason. Decisions are local: the sender chooses the codec of each message, and every receiver decodes every
+ * codec.
  */
 #include <stdio.h>
 
@@ -58,7 +58,7 @@ static bool set_to_raw(const struct nb_facts *f)
     return sum_word(p, f->func) == NB_SUM_RAW;
 }
 
-/* The window of an all-reduce is padded with stale memory: only a record tells its length. */
+/* The window of an all-reduce is padded with stale memory. Only a record has its length. */
 static bool without_record(const struct nb_facts *f)
 {
     return f->func == NB_FUNC_ALL_REDUCE && !f->recorded;
@@ -74,7 +74,7 @@ static bool too_small(const struct nb_facts *f)
     return f->bytes < (uint64_t)least;
 }
 
-/* Shadow mode sends raw in any case, and shows what coding would do. */
+/* Shadow mode sends raw in any case, and shows the effect of coding. */
 static bool link_is_faster(const struct nb_facts *f)
 {
     return nb_policy_reckons(f->params, f->func) && !f->shadow && f->bytes < f->pays_from;
@@ -156,7 +156,7 @@ const char *nb_reason_name(enum nb_raw_reason reason)
     return (unsigned)reason < NB_RAW_REASON_COUNT ? rules[reason].name : "unknown";
 }
 
-/* ---- the codec of an operation that no rule makes raw -------------------------------------------------- */
+/* ---- The codec of an operation that passed all rules --------------------------------------------------- */
 
 static enum nb_codec codec_of_word(enum nb_sum_word word)
 {

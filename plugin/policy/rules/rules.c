@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NIBBLE_GRAD: the user's word on what is a gradient. A list of rules, separated by commas, without blanks:
+ * NIBBLE_GRAD: the user's rules for gradients. A list, separated by commas, without blanks:
  *
  *     all                                 every sum of float values is a gradient
  *     FUNC:TYPE:COUNT[-COUNT][@NRANKS]    these are: elements of the whole vector (for reduce_scatter of all
  *                                         ranks together), on communicators of NRANKS ranks
- *     !FUNC:TYPE:COUNT[-COUNT][@NRANKS]   these are not; an exclusion prevails over every other rule
+ *     !FUNC:TYPE:COUNT[-COUNT][@NRANKS]   these are not: an exclusion prevails over every other rule
  *
- * FUNC is reduce_scatter or all_reduce; TYPE is float32, bfloat16 or float16. These are the words of the log
- * lines, so that rules can be pasted from there.
+ * FUNC is reduce_scatter or all_reduce. TYPE is float32, bfloat16 or float16. Log lines use the same words,
+ * so that rules can be pasted from there.
  *
- * NIBBLE_COMMS: which communicators are compressed at all. A list of rules, separated by commas, without
+ * NIBBLE_COMMS: the communicators that are compressed at all. A list of rules, separated by commas, without
  * blanks:
  *
  *     KEY=VALUE[:KEY=VALUE...]     communicators that meet all the conditions
- *     !KEY=VALUE[:KEY=VALUE...]    not these; an exclusion prevails over every other rule
+ *     !KEY=VALUE[:KEY=VALUE...]    not these: an exclusion prevails over every other rule
  *
- * KEY is nranks, nnodes, local (ranks a node), order (the process's communicators between nodes, from 1, as
- * they are made) or name; VALUE a number, a range N-M or, for name, a text in which * stands for anything.
- * Without a rule, or with exclusions only, all others are compressed. These are the words of the log lines,
- * to be pasted from there.
+ * KEY is nranks, nnodes, local (ranks a node), order (the process's communicators between nodes, from 1, in
+ * the order of their creation) or name. VALUE is a number, a range N-M or, for name, a text in which * stands
+ * for anything. Without a rule, or with exclusions only, all other communicators are compressed. Log lines
+ * use the same words, to be pasted from there.
  *
- * A condition on what is not known (the name, where the framework gives none; ranks, where NCCL's profiler
- * events do not come here) is not met. Nodes vote on each communicator, so that all of them or none compress
- * it.
+ * A condition on an unknown fact is not met: on the name where the framework gives none, on ranks where
+ * NCCL's profiler events do not come here. Nodes vote on each communicator, so that either all of them
+ * compress it or all leave it raw.
  */
 #include "policy/rules/rules.h"
 
@@ -37,18 +37,17 @@
 #include "base/nccl_names.h"
 
 /*
- * What the grammars of NIBBLE_GRAD and NIBBLE_COMMS have in common: reading one rule, with messages that show
- * it.
+ * The common part of the grammars of NIBBLE_GRAD and NIBBLE_COMMS: read one rule, with messages that show it.
  */
 struct rule_reader {
-    const char *rule; /* the rule being read, for messages */
+    const char *rule; /* the current rule, for messages */
     size_t length;
     const char *at, *end;
     char *error;
     size_t cap;
 };
 
-/* Write the message; returns -EINVAL. */
+/* Write the message and return -EINVAL. */
 __attribute__((format(printf, 2, 3))) static int rule_bad(struct rule_reader *r, const char *fmt, ...)
 {
     char what[160];
@@ -61,15 +60,15 @@ __attribute__((format(printf, 2, 3))) static int rule_bad(struct rule_reader *r,
     return -EINVAL;
 }
 
-/* Length of the text up to `stop` or the rule's end. */
+/* Return the length of the text up to `stop` or the rule's end. */
 static size_t rule_word(const struct rule_reader *r, char stop)
 {
     const char *hit = memchr(r->at, stop, (size_t)(r->end - r->at));
     return (size_t)((hit ? hit : r->end) - r->at);
 }
 
-/* Call read_rule for every rule of a list ("" is none), in order. 0, or -EINVAL with a message for an empty
- * rule or as read_rule says, which returns 0 or rule_bad's result. */
+/* Call read_rule for every rule of a list ("": an empty list), in order. read_rule returns 0 or rule_bad's
+ * result. Return 0, or -EINVAL with a message after an empty rule or an error of read_rule. */
 static int read_rules(const char *text, int (*read_rule)(struct rule_reader *r, void *rules), void *rules,
                       char *error, size_t cap)
 {
@@ -84,7 +83,7 @@ static int read_rules(const char *text, int (*read_rule)(struct rule_reader *r, 
         if (!text[n])
             return 0;
         text += n + 1;
-        if (!*text) { /* a comma, and nothing behind it */
+        if (!*text) { /* a comma at the end of the text */
             r = (struct rule_reader){text, 0, text, text, error, cap};
             return rule_bad(&r, "it is empty");
         }
@@ -92,7 +91,7 @@ static int read_rules(const char *text, int (*read_rule)(struct rule_reader *r, 
     return 0;
 }
 
-/* A decimal number; `what` names it in messages. 0 or -EINVAL. */
+/* Read a decimal number. `what` names it in messages. Return 0 or -EINVAL. */
 static int read_number(struct rule_reader *r, const char *what, uint64_t *value)
 {
     uint64_t v = 0;
@@ -307,7 +306,7 @@ int nb_comm_rules_parse(const char *text, struct nb_comm_rules *rules, char *err
     return ret;
 }
 
-/* `*` in the pattern stands for any text, also for none. */
+/* Return 1 when the text matches. `*` in the pattern stands for any text, also for an empty one. */
 static int matches(const char *pattern, const char *text)
 {
     const char *star = NULL, *retry = NULL;
@@ -368,8 +367,9 @@ int nb_comm_rules_include(const struct nb_comm_rules *rules, const struct nb_com
 /* ---- names ------------------------------------------------------------------------------------------- */
 
 /*
- * Words of names: Megatron's group descriptions (TENSOR_MODEL_PARALLEL_GROUP, DATA_PARALLEL_GROUP_WITH_CP), those of
- * PyTorch's device meshes (mesh_tp, mesh_dp_shard_cp), and dimensions that TorchTitan, Accelerate and others name.
+ * Words in names of communicators: Megatron's group descriptions (TENSOR_MODEL_PARALLEL_GROUP,
+ * DATA_PARALLEL_GROUP_WITH_CP), PyTorch's device meshes (mesh_tp, mesh_dp_shard_cp), and the dimensions of
+ * TorchTitan, Accelerate and other frameworks.
  */
 static const struct {
     const char *word, *parallelism; /* NULL: data, gradients or weights */
@@ -413,8 +413,9 @@ static const struct {
     {"world", NULL},
 };
 
-/* Copy the next word of *name in lower case, without digits at its end and without "parallel" behind it. False: there
- * is none. Words end at anything that is no letter or digit, and before a capital behind a small letter. */
+/* Copy the next word of *name in lower case, without digits at its end and without "parallel" behind it.
+ * Return false at the end of the name. A word ends at any character but a letter or digit, and before a
+ * capital behind a small letter. */
 static bool next_word(const char **name, char *word, size_t cap)
 {
     static const char suffix[] = "parallel";
