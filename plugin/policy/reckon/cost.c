@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a part of one operation's bytes costs the nodes: bytes on their links and time of their processors, by
- * schedule and by a node's place. nibble-model (tools/model) walks NCCL's calls over these costs, and
- * policy/reckon/reckon.c decides by them what is coded, so that both say the same of the same link and codec.
+ * Costs of a part of one operation's bytes on the nodes: bytes on their links and time of their processors,
+ * by schedule and by a node's place. nibble-model (tools/model) walks NCCL's calls over these costs, and
+ * policy/reckon/reckon.c decides by them which operations are coded. Both therefore agree on the same link
+ * and codec.
  *
- * Everything is in bytes and seconds. "Bytes" of a codec's speed are those of values, before coding. Pure
- * functions of their arguments; any thread.
+ * All figures are in bytes and seconds. A codec's speed counts the bytes of values before coding. Pure
+ * functions of their arguments, for any thread.
  *
- * What all-reduces wait for that are too short for their calls to fill one another's waits.
+ * Further functions give the waits of short all-reduces, whose calls are too few to fill one another's waits.
  */
 #include "policy/reckon/reckon.h"
 
@@ -18,11 +19,11 @@
 
 #define HEADER 64.0 /* of a message */
 
-/* What all functions here are asked about. */
+/* The common arguments of all functions here. */
 struct costs {
     const struct nb_cost_machine *f;
     const struct nb_cost_op *op;
-    int n, columns, rows; /* of the grid; 0 columns: every node sends to every other */
+    int n, columns, rows; /* of the grid. 0 columns: every node sends to all nodes */
 };
 
 static struct costs costs_of(const struct nb_cost_machine *figures, const struct nb_cost_op *op, int columns)
@@ -30,20 +31,20 @@ static struct costs costs_of(const struct nb_cost_machine *figures, const struct
     return (struct costs){figures, op, op->nodes, columns, columns ? op->nodes / columns : 1};
 }
 
-/* Processor time of `bytes` at `speed`; an unknown speed costs nothing. */
+/* Return the processor time of `bytes` at `speed`. An unknown speed costs no time. */
 static double work(double bytes, double speed)
 {
     return speed > 0 ? bytes / speed : 0;
 }
 
-/* Processor times of values: to make a message of them, to add one to a sum, to store one. */
+/* Return the processor time for values: to make a message of them, to add one to a sum, to store one. */
 double nb_cost_encode(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes)
 {
     const struct nb_cost_speed *s = &figures->speed;
 
     if (!op->coded)
         return work(bytes, figures->copy);
-    if (op->func == NB_FUNC_ALL_GATHER) /* copied into the reference and the node's own result, too */
+    if (op->func == NB_FUNC_ALL_GATHER) /* also copied into the reference and the node's own result */
         return work(bytes, s->ulp_encode) + 2 * work(bytes, figures->copy);
     return work(bytes, op->feedback ? s->encode_feedback : s->encode);
 }
@@ -60,12 +61,12 @@ double nb_cost_decode(const struct nb_cost_machine *figures, const struct nb_cos
 
     if (!op->coded)
         return work(bytes, figures->copy);
-    if (op->func == NB_FUNC_ALL_GATHER) /* it is kept as the next one's reference, too */
+    if (op->func == NB_FUNC_ALL_GATHER) /* it also is kept as the next one's reference */
         return work(bytes, s->ulp_decode) + work(bytes, figures->copy);
     return work(bytes, s->decode);
 }
 
-/* To code a sum again that was coded before; feedback is for a node's own values. */
+/* Return the time to code a sum of coded values. Feedback applies only to a node's own values. */
 double nb_cost_recode(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes)
 {
     return work(bytes, op->coded ? figures->speed.encode : figures->copy);
@@ -79,14 +80,14 @@ static double messages(const struct nb_cost_op *op, double bytes)
 
     if (op->schedule == NB_COST_DIRECT || op->func == NB_FUNC_ALL_REDUCE)
         return rounds;
-    /* What goes through other nodes is cut into pieces of whole quanta that are not too short: so there are
-     * fewer of them than ways. */
+    /* Bytes that go through other nodes are cut into pieces of whole quanta with a minimum length, so that
+     * there may be fewer pieces than ways. */
     each = nb_max_double(bytes / rounds, least / ceil(least / op->unit));
     return bytes / (ceil(each / NB_COST_QUANTUM) * NB_COST_QUANTUM);
 }
 
-/* Bytes on the wire of `copies` messages' worth of `bytes` each. Ratios as measured hold headers of full
- * units; small pieces have more of them. */
+/* Return the bytes on the wire for `copies` messages' worth of `bytes` each. Measured ratios contain the
+ * headers of full units. Small pieces have more headers. */
 double nb_cost_wire(const struct nb_cost_op *op, double ratio, double copies, double bytes)
 {
     const double full = ratio * bytes, pieces = messages(op, bytes);
@@ -100,18 +101,18 @@ double nb_cost_ratio_again(const struct nb_cost_op *op)
     return op->ratio_again > 0 ? op->ratio_again : op->ratio;
 }
 
-/* Sums of rows have 8 bits where others have 4: half a byte of each value more. */
+/* Sums of rows have 8 bits where other messages have 4: half a byte of each value more. */
 double nb_cost_ratio_of_rows(const struct nb_cost_op *op)
 {
     return op->coded ? op->ratio + 0.5 / op->value : op->ratio;
 }
 
 /*
- * Two-level reduce-scatter of `len` bytes. They are cut into a piece for each column but the owner's; in
- * every row a node sends the others of these columns their pieces and adds what it gets of its own. Outside
- * the owner's row that sum goes along the column, with 8 bits, to the owner's row. The nodes there add those
- * sums to the contributions of their own row, but the owner's, and send the result to the owner, which adds
- * its values.
+ * Two-level reduce-scatter of `len` bytes. They are cut into a piece for each column but the owner's. In
+ * every row a node sends each piece to the row's node of that column, and adds the pieces of its own column.
+ * Outside the owner's row that sum goes along the column, with 8 bits, to the owner's row. The nodes of the
+ * owner's row add those sums to the contributions of their own row, but the owner's, and send the result to
+ * the owner, which adds its values.
  */
 static void grid_sum(const struct costs *w, double len, struct nb_cost_part *p)
 {
@@ -133,14 +134,14 @@ static void grid_sum(const struct costs *w, double len, struct nb_cost_part *p)
                  nb_cost_recode(w->f, w->op, piece) + (2 * (k - 1) + h - 2) * each;
     p->owner.rx = nb_cost_wire(w->op, r2, k - 1, piece);
     p->owner.cpu = nb_cost_add(w->f, w->op, len) + (k - 1) * each;
-    /* A unit is added on its way by a node of another row, one of the owner's and the owner. */
+    /* A node of another row, a node of the owner's row and the owner add a unit on its way. */
     p->owner.last = 3 * nb_cost_add(w->f, w->op, unit) + 2 * nb_cost_recode(w->f, w->op, unit);
 }
 
 /*
- * Two-level all-gather: the owner sends each of the others of its row a piece. Those send theirs on along
- * their column and to the rest of the row; where a piece arrives in another row it goes to all others of
- * that. Only the nodes of the owner's column have nothing to pass on.
+ * Two-level all-gather: the owner sends each other node of its row a piece. These nodes send their pieces on
+ * along their columns and to the rest of the row. A piece that arrives in another row goes to all other nodes
+ * of that row. Only the nodes of the owner's column pass on no piece.
  */
 static void grid_gather(const struct costs *w, double len, struct nb_cost_part *p)
 {
@@ -160,10 +161,11 @@ static void grid_gather(const struct costs *w, double len, struct nb_cost_part *
 }
 
 /*
- * Two-level all-reduce: for each column as many pieces as rows, fewer where they would be shorter than 64
- * KiB, each owned by a node of the column. Contributions go along rows to the owner's column, rows' sums with
- * 8 bits along it to the owner. The result goes to the owner's column and row, and from the column along the
- * other rows. Of a node that owns as much as any.
+ * Two-level all-reduce: each column has as many pieces as there are rows, or fewer where they would be
+ * shorter than 64 KiB. A node of the column owns each of them. Contributions go along rows to the owner's
+ * column, and the rows' sums go with 8 bits along that column to the owner. The result goes to the owner's
+ * column and row, and from the column along the other rows. The costs are those of a node that owns as much
+ * as any.
  */
 static void grid_all_reduce(const struct costs *w, double len, struct nb_cost_part *p)
 {
@@ -257,7 +259,7 @@ static struct nb_cost_part part_costs(const struct costs *w, double len)
         p.owner = p.other;
         break;
     }
-    if (w->f->host_slots) { /* filled with what a node hands over, drained of what it gets */
+    if (w->f->host_slots) { /* filled with a node's own values, drained of received values */
         const double once = work(len, w->f->copy);
         p.owner.cpu += 2 * once;
         p.row.cpu += once;
@@ -321,9 +323,9 @@ double nb_cost_copy(const struct nb_cost_machine *figures, double bytes)
 }
 
 #define SHARE_LEAST \
-    65536.0 /* coll/schedule/two_level.c: bytes of a column's part that one of its nodes owns, at least */
+    65536.0 /* coll/schedule/two_level.c: minimum bytes of a column's part that one of its nodes owns */
 
-/* Nodes of a column that own a part each of what a call has for it. */
+/* Return the number of nodes that each own a share of a call's bytes for the column. */
 static double shares_of(const struct nb_cost_op *op, int columns, double column)
 {
     const double rows = columns ? op->nodes / columns : 1;
@@ -346,9 +348,10 @@ double nb_cost_turns(const struct nb_cost_machine *f, const struct nb_cost_op *o
             (2 * f->message + nb_cost_add(f, op, unit) + nb_cost_recode(f, op, unit)) / speed);
 }
 
-/* Processor and link work side by side on messages that a node sends and gets, `bytes` of values each, of a
- * ratio: from the first that is sent to the last that is read. `parts`: of so many the first goes on while
- * the others come, so that the next stage's messages fill the link behind them. */
+/* Return the seconds from the first message sent to the last one read, with processor and link at work side
+ * by side. A node sends and gets messages of `bytes` bytes of values each, coded with `ratio`. `parts`: the
+ * first of so many parts goes on while the rest come, so that the next stage's messages fill the link behind
+ * them. */
 static double stage(const struct nb_cost_machine *f, const struct nb_cost_op *op, double parts, double sent,
                     double got, double ratio, double bytes)
 {
@@ -365,7 +368,7 @@ double nb_cost_alone(const struct nb_cost_machine *f, const struct nb_cost_op *o
     const double shares = shares_of(op, columns, column);
     const double piece = column / shares / ceil(column / shares / op->unit);
     const double bytes = nb_min_double(piece, op->bytes), all = ceil(op->bytes / piece - 1e-9);
-    const double through = ceil(all / k), own = ceil(all / k / shares); /* a column, an owner */
+    const double through = ceil(all / k), own = ceil(all / k / shares); /* of a column, of an owner */
     const double again = nb_cost_ratio_again(op), speed = nb_min_double(1, f->cores);
     double work = nb_cost_add(f, op, (k - 1 + h - 1) * bytes) + nb_cost_copy(f, bytes) +
                   nb_cost_encode(f, op, bytes) + nb_cost_decode(f, op, bytes),
@@ -375,7 +378,7 @@ double nb_cost_alone(const struct nb_cost_machine *f, const struct nb_cost_op *o
     if (columns) {
         const double rows = stage(f, op, own, shares < h ? through : through - own, (h - 1) * own,
                                   nb_cost_ratio_of_rows(op), bytes);
-        /* The first segment's turn comes when its values have, and not all others'. */
+        /* The first segment's turn comes with its own values, before all others'. */
         const double turns =
             nb_cost_turns(f, op, columns, call, 1) * nb_min_double(1, op->bytes / call) -
             (1 - 1 / through) * (k - 1) * through * nb_cost_wire(op, op->ratio, 1, bytes) / f->link;

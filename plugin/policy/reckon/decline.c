@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communicators that the nodes decline at connect, so that NCCL's own algorithms run from the first call on. */
+/* Communicators that the nodes decline at connect, so that NCCL's own algorithms run from the first call. */
 #include <stdio.h>
 
 #include "base/params.h"
 #include "policy/reckon/reckon.h"
 #include "policy/rules/rules.h"
 
-/* Shadow mode shows what coding would do, and NIBBLE_FORCE_COLLNET fails operations of a declined communicator: with
- * either, every communicator connects that no setting excludes. */
+/* Shadow mode shows the effect of coding, and NIBBLE_FORCE_COLLNET fails operations of a declined
+ * communicator. With either, every communicator connects unless a setting excludes it. */
 static bool connects_always(const struct nb_params *p)
 {
     return p->shadow || p->force_collnet;
@@ -33,7 +33,8 @@ bool nb_policy_excludes(const struct nb_params *p, const struct nb_comm_rules *r
     return true;
 }
 
-/* Whether every operation of the function is raw; *reckoned: because no size pays. */
+/* Return whether every operation of the function is raw. Set *reckoned when the reason is that coding pays at
+ * no size. */
 static bool is_raw(const struct nb_params *p, const struct nb_reckoning *r, enum nb_func func, bool *reckoned)
 {
     const bool gather = func == NB_FUNC_ALL_GATHER;

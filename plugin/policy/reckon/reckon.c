@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether coding pays: a reckoning of what a sum takes coded and raw, on links of this rate with codecs of
- * this speed. Where NIBBLE_RS and NIBBLE_AR are auto, sums are coded from the size on from which it promises
- * a gain, and stay raw below.
+ * Whether coding pays: a reckoning of a sum's time coded and raw, on links of this rate with codecs of this
+ * speed. Where NIBBLE_RS and NIBBLE_AR are auto, sums are coded from the size on from which the reckoning
+ * promises a gain. Smaller sums stay raw.
  *
- * Results may not change from run to run, so it follows from facts alone that do not: the links' nominal
- * rate, nodes and schedule, bytes, the codec variant with the speed that is tabled for it, the number of
- * codec threads. Nodes tell each other theirs when they vote (coll/connect/vote.c), and the slowest counts.
- * Nothing here is measured where it runs.
+ * Results must be the same in every run. The reckoning therefore uses constant facts only: the links' nominal
+ * rate, nodes and schedule, bytes, the codec variant with its tabled speed, and the number of codec threads.
+ * Nodes exchange their facts when they vote (coll/connect/vote.c), and the slowest counts. Nothing is
+ * measured at run time.
  *
- * A closed formula makes a time of the costs in policy/reckon/cost.c. It has to tell which of two ways is the
- * shorter, and is within a third of the times that nibble-scale finds with the engine itself
- * (tests/scale/test-scale.sh). nibble-model and the doctor predict by the same formula. Pure functions; any
- * thread.
+ * A closed formula makes a time of the costs in policy/reckon/cost.c. It has to find the shorter of two ways,
+ * and is within a third of the times that nibble-scale finds with the engine itself
+ * (tests/scale/test-scale.sh). nibble-model and the doctor predict by the same formula. Pure functions, for
+ * any thread.
  */
 #include "policy/reckon/reckon.h"
 
@@ -25,36 +25,37 @@
 #define MIB (1024 * KIB)
 #define SMALLEST (4 * KIB)
 #define LARGEST (1024 * MIB)
-#define USUAL (64 * MIB) /* of which times are told */
+#define USUAL (64 * MIB) /* size for which log lines state times */
 
-/* Coding costs accuracy and the model errs by a tenth or two: a gain below this is none. */
+/* Minimum gain. Coding costs accuracy and the model errs by a tenth or two, so a smaller gain does not
+ * count. */
 #define PROMISE 1.1
 
-#define WORKERS_MOST 6u /* that an engine's thread feeds (device/host/cores.c) */
+#define WORKERS_MOST 6u /* that an engine's thread can keep busy (device/host/cores.c) */
 
 /*
- * Speeds of one thread, GB/s of values: of BF16 (FP16 is as fast), of FP32. Measured with nibble-perf codec
- * on single cores (docs/performance.md, "Speeds that are tabled"). A processor may be faster or slower; that
- * all nodes and all runs count alike matters more. Whoever changes them raises NB_RULES_VERSION.
+ * Speeds of one thread, GB/s of values: of BF16 (FP16 is as fast), and of FP32. Measured with nibble-perf
+ * codec on single cores (docs/performance.md, "Speeds that are tabled"). A processor may be faster or slower.
+ * It matters more that all nodes and all runs use the same figures. A change of them raises NB_RULES_VERSION.
  */
 static const struct nb_cost_speed tabled[][2] = {
     [NB_RECKON_PORTABLE] = {{0.48, 0.29, 1.51, 1.36, 0.27, 0.46}, {0.92, 0.61, 3.56, 3.23, 0.28, 0.95}},
     [NB_RECKON_AVX2] = {{4.39, 2.44, 7.99, 6.38, 2.56, 4.00}, {8.07, 4.78, 18.4, 14.5, 2.10, 4.75}},
     [NB_RECKON_AVX512] = {{7.49, 3.54, 16.2, 13.1, 3.30, 4.70}, {11.4, 6.10, 19.6, 18.3, 1.90, 5.60}},
 };
-#define COPY 16e9    /* bytes a second that memory is copied at, what is not in the cache */
+#define COPY 16e9    /* bytes a second of a copy of uncached memory */
 #define HOP 20e-6    /* seconds */
-#define MESSAGE 2e-6 /* processor time of one at one end */
+#define MESSAGE 2e-6 /* processor time of one message at one end */
 /* As measured (docs/performance.md, "Codec threads"): handing work over costs a sixth more, but the engine's
- * thread keeps a quarter to a third of it, so that a codec thread allows a little more than one; and beyond
- * three the engine is the limit. */
+ * thread keeps a quarter to a third of it, so that a codec thread allows a little more than one. Beyond three
+ * threads the engine is the limit. */
 #define THREAD_ALLOWS 1.15
 #define ENGINE_ALLOWS 2.9
 
 enum nb_reckon_codec nb_reckon_codec_of(enum nb_variant variant)
 {
     switch (variant) {
-    case NB_VARIANT_NEON: /* no processor with it has been measured; it is the faster of the two */
+    case NB_VARIANT_NEON: /* not measured yet, and faster than portable code */
     case NB_VARIANT_PORTABLE: return NB_RECKON_PORTABLE;
     case NB_VARIANT_AVX2: return NB_RECKON_AVX2;
     case NB_VARIANT_AVX512_VBMI:
@@ -102,7 +103,8 @@ struct nb_cost_machine nb_reckon_machine(const struct nb_reckon_facts *facts, do
                   1e9 * s->ulp_encode, 1e9 * s->ulp_decode}};
 }
 
-/* The busiest link's bytes for a part of a call, where owners' links take turns or do not. */
+/* Return the busiest link's bytes for a part of a call. Owners' links work in turns, or `owners` of them at a
+ * time. */
 static double link_bytes(const struct nb_cost_op *op, int columns, const struct nb_cost_part *p,
                          double owners)
 {
@@ -112,7 +114,7 @@ static double link_bytes(const struct nb_cost_op *op, int columns, const struct 
 
     if (op->func == NB_FUNC_ALL_REDUCE)
         return average;
-    if (columns) { /* the owner's row has more to do than others, which are busy meanwhile for a half of it */
+    if (columns) { /* the owner's row has more to do than the other rows, busy for half of it */
         const double rest = average * op->nodes / (op->nodes - 1.0);
         return (nb_max_double(row, rest) + rest) / 2;
     }
@@ -121,9 +123,10 @@ static double link_bytes(const struct nb_cost_op *op, int columns, const struct 
     return nb_max_double(owner / owners, average);
 }
 
-/* Owners whose links work at the same time. A gather's are the blocks that NCCL's window touches;
- * nibble-scale finds a tenth more. In a reduce-scatter nodes run ahead of the block that is summed by what
- * they can stage, so that of large blocks little more than one is under way. */
+/* Return the number of owners whose links work at the same time. In a gather they are the owners of the
+ * blocks that NCCL's window touches, and nibble-scale finds a tenth more. In a reduce-scatter nodes run ahead
+ * of the summed block by the length of their staging, so that little more than one large block is under
+ * way. */
 static double owners_of(const struct nb_cost_op *op, double flight, double block)
 {
     if (op->func == NB_FUNC_ALL_GATHER)
@@ -134,7 +137,7 @@ static double owners_of(const struct nb_cost_op *op, double flight, double block
     return block > ahead ? nb_min_double(most, block / (block - ahead)) : most;
 }
 
-/* What bounds an operation of many calls. */
+/* Return the time of the busiest resource in an operation of many calls. */
 static double bound(const struct nb_cost_machine *f, const struct nb_cost_op *op, int columns)
 {
     const bool through =
@@ -159,15 +162,15 @@ static double bound(const struct nb_cost_machine *f, const struct nb_cost_op *op
 
         return turns > 0 ? nb_cost_in_turns(even - hops, turns + 3 * f->latency) : even;
     }
-    /* Those add at the same time whose blocks NCCL has handed over. */
+    /* Owners whose blocks NCCL has handed over add at the same time. */
     return nb_max_double(work, first + hops + last +
                                    nb_max_double(link, parts * p.owner.cpu / f->cores /
                                                            nb_min_double(op->nodes, 1 + flight / block)));
 }
 
-/* Far nodes: NCCL keeps eight calls of a group of channels in flight, and a node posts the next when they
- * have made their hops. In a reduce-scatter or gather a block's calls wait together, since its owner posts
- * them all at once. */
+/* Return the time that far nodes wait: NCCL keeps eight calls of a group of channels in flight, and a node
+ * posts the next when they have made their hops. In a reduce-scatter or gather a block's calls wait together,
+ * since its owner posts them all at once. */
 static double waits(const struct nb_cost_machine *f, const struct nb_cost_op *op, int columns)
 {
     const double turns = ceil(op->bytes / (NB_COST_STEPS * op->chunk * op->channels));
@@ -186,7 +189,7 @@ static double not_far(const struct nb_cost_machine *f, const struct nb_cost_op *
 
     if (op->func != NB_FUNC_ALL_REDUCE)
         return bound(f, op, columns);
-    /* And what calls wait for when there are few of them. */
+    /* Add the waits of few calls. */
     first.bytes = nb_min_double(op->bytes, call);
     const struct nb_cost_part p = nb_cost_part(f, op, columns, first.bytes);
     const double work = op->bytes / first.bytes * nb_cost_average(op, columns, &p).cpu / f->cores;
@@ -200,7 +203,7 @@ double nb_reckon_seconds(const struct nb_cost_machine *f, const struct nb_cost_o
     return nb_max_double(not_far(f, op, columns), waits(f, op, columns));
 }
 
-/* The schedule of an operation of so many bytes: coded, or raw because all nodes reckon so. */
+/* Return the schedule of an operation of so many bytes: coded, or raw because all nodes reckon so. */
 static enum nb_cost_schedule schedule_of(const struct nb_reckon_nodes *g, const struct nb_cost_op *op)
 {
     const double flight = NB_COST_STEPS * op->chunk * op->channels;
@@ -248,7 +251,7 @@ double nb_reckon_gain(const struct nb_cost_machine *f, const struct nb_reckon_no
 
 /* ---- decisions --------------------------------------------------------------------------------------- */
 
-/* The smallest size from which on all pay. */
+/* Return the smallest size from which on coding pays at all sizes. */
 static uint64_t pays_from(const struct nb_cost_machine *f, const struct nb_reckon_nodes *g, enum nb_func func,
                           double value)
 {
@@ -262,7 +265,7 @@ static uint64_t pays_from(const struct nb_cost_machine *f, const struct nb_recko
     return 0;
 }
 
-/* Codec threads with which some sizes would pay. */
+/* Return the number of codec threads with which some sizes would pay, or 0. */
 static unsigned workers_needed(const struct nb_reckon_facts *facts, const struct nb_reckon_nodes *g,
                                enum nb_func func, double value)
 {
@@ -361,12 +364,14 @@ void nb_reckon_text(const struct nb_reckoning *r, enum nb_func func, char *out, 
     snprintf(out, cap, "BF16 and FP16 %s, FP32 %s", narrow, wide);
 }
 
-/* ---- what was seen ----------------------------------------------------------------------------------- */
+/* ---- observations -------------------------------------------------------------------------------------- */
 
-#define LIMIT_SHARE 0.75 /* codecs busy for so much of the time are the limit (coll/flow/window.c) */
-#define LINK_SHARE 0.5   /* a link that carried less than this of its rate is not what was reckoned with */
+/* Codecs that are busy for this share of the time are the limit (coll/flow/window.c). */
+#define LIMIT_SHARE 0.75
+/* A link that carried less than this share of its rate is slower than the reckoning assumes. */
+#define LINK_SHARE 0.5
 
-/* A link that did not get to its rate although nothing here held it up. */
+/* Return whether a link stayed below its rate although codecs did not hold it up. */
 static bool slow_link(const struct nb_reckoning *r, const struct nb_reckon_seen *seen)
 {
     return seen->link > 0 && seen->share < LINK_SHARE && seen->link < LINK_SHARE * 1e6 / 8 * r->facts.mbps;
@@ -378,7 +383,7 @@ double nb_reckon_seen_gain(const struct nb_reckoning *r, enum nb_func func, cons
     struct nb_cost_speed *s = &f.speed;
 
     if (seen->codec > 0) {
-        /* Of N nodes each codes the values of N - 1 blocks, and adds N - 1 to each value of its own. */
+        /* Each of N nodes codes the values of N - 1 blocks, and adds N - 1 to each value of its own. */
         const double n = r->group.nodes;
         const double faster = seen->codec * (n - 1) / n * (1 / s->encode_feedback + 1 / s->decode_add);
         s->encode *= faster;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When NCCL should take CollNet. Every rank of a communicator asks for itself, and ranks that choose
- * differently hang; so the answer is a pure function of what all ranks share: function, size, ranks, nodes,
- * and settings that the nodes compare before a communicator is connected. It knows nothing of records,
- * budgets or history.
+ * When NCCL should take CollNet. Every rank of a communicator decides for itself, and ranks that choose
+ * differently hang. The answer is therefore a pure function of facts that all ranks share: function, size,
+ * ranks, nodes, and settings that the nodes compare before a communicator is connected. Records, budgets and
+ * history do not influence it.
  */
 #include "policy/reckon/reckon.h"
 
@@ -13,7 +13,7 @@
 int nb_tuning_pays(const struct nb_tuning *t, ncclFunc_t func, size_t bytes)
 {
     const struct nb_params *p = t->params;
-    /* raw is for looking at CollNet without codecs; who wants none of it says off. */
+    /* NIBBLE_AG=raw serves to try CollNet without codecs. off leaves gathers to NCCL. */
     struct nb_facts facts = {.params = p,
                              .type = ncclFloat32,
                              .redop = ncclSum,
@@ -36,7 +36,7 @@ int nb_tuning_pays(const struct nb_tuning *t, ncclFunc_t func, size_t bytes)
     return nb_decide(&facts, NB_STAGE_CALL).reason == NB_CODED;
 }
 
-/* The lowest valid entry of a row; -1: none. */
+/* Return the lowest valid entry of a row, or -1 in a row without one. */
 static float best_of(const float *row, int protos)
 {
     float best = NCCL_ALGO_PROTO_IGNORE;

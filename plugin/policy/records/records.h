@@ -21,8 +21,7 @@ enum nb_caller {
     NB_CALLER_UNKNOWN = 0, /* no known frame */
     NB_CALLER_BUCKET,      /* DDP's reducer itself: certainly a bucket of gradients */
     NB_CALLER_HOOK,        /* a hook that DDP's reducer has called: probably a gradient */
-    NB_CALLER_BACKWARD,    /* another caller in a backward pass: a gradient of parameters, activations or
-                           anything */
+    NB_CALLER_BACKWARD,    /* another caller in a backward pass: gradients of parameters, activations ... */
     NB_CALLER_OUTSIDE      /* PyTorch, outside of any backward pass */
 };
 
@@ -51,8 +50,8 @@ enum nb_caller nb_stack_caller(void);
 enum {
     NB_RECORD_API = 1,      /* the user's call is known and agrees with the launch */
     NB_RECORD_CAPTURED = 2, /* of a CUDA graph: returns at every replay */
-    NB_RECORD_CHAIN = 4,    /* COLLNET_CHAIN: this rank serves only some of the channels, or a node may have
-                            any number of heads */
+    NB_RECORD_CHAIN = 4,    /* COLLNET_CHAIN: this rank serves only some of the channels, or a node may
+                               have any number of heads */
     NB_RECORD_DOUBT = 8,    /* call and launch contradict each other: one operation of unknown kind */
 };
 

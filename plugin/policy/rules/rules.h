@@ -45,8 +45,7 @@ const char *nb_reason_name(enum nb_raw_reason reason); /* one word */
 
 /* Stages of the decision on an operation. Each stage also asks the rules of the stages before it. */
 enum nb_stage {
-    NB_STAGE_CALL,   /* its first window: type, size, settings and links. For reduce-scatters all nodes know
-                      the same */
+    NB_STAGE_CALL,   /* its first window: type, size, settings and links. All nodes know a reduce-scatter's */
     NB_STAGE_VALUES, /* its first segment is about to be encoded: the evidence of calls and values */
     NB_STAGE_SEGMENT /* a message for one segment */
 };
