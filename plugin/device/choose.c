@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which device a communicator gets. */
+/* Choose a communicator's device. */
 #include "device/device.h"
 
 #include "base/context.h"
@@ -7,7 +7,7 @@
 #include "device/cuda/cuda.h"
 #include "device/host/host.h"
 
-/* The host's: with codec threads, or without. */
+/* Return the host's device, with codec threads or without. */
 static struct nb_device *host_device(struct nb_context *ctx)
 {
     struct nb_device *dev = nb_host_threads_open(ctx);
@@ -37,7 +37,7 @@ int nb_device_choose(struct nb_context *ctx, const struct nb_device_wish *wish, 
     ret = nb_cuda_device_open(ctx, wish, dev, why, sizeof(why));
     if (!ret)
         return 0;
-    if (claimed) { /* NCCL may hand over GPU memory, which no other device takes */
+    if (claimed) { /* NCCL may hand over GPU memory, which only this device takes */
         if (why[0])
             NB_WARN("device: codecs cannot run on the GPU: %s", why);
         return ret;

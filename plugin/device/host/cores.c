@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Processors that this process may use, and how many of them are its share: by its affinity mask, the ranks
- * that run beside it on this machine, and the limit of its control group. Read from /proc and /sys; what cannot
- * be read counts as not limited. No state; any thread.
+ * Processors that this process may use, and its share of them: by its affinity mask, the ranks that run
+ * beside it on this machine, and the limit of its control group. Read from /proc and /sys. An unreadable
+ * limit counts as no limit. No state, for any thread.
  *
  * `root` is put in front of every path: "" for this machine, a folder for tests.
  */
@@ -16,15 +16,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Of a rank's cores so many are left to others: the engine's thread, NCCL's proxy thread and the job's own. */
+/* Cores of a rank that its other threads need: the engine's thread, NCCL's proxy thread and the job's own. */
 #define LEFT_TO_OTHERS 3u
-/* More codec threads hardly help: what one engine thread can move over TCP (about 3 GB/s each way, which is 12 GB/s of
- * BF16 at 4 bits) takes five that code differences, the slowest codec. */
+/* Maximum of the default. More codec threads hardly help: one engine thread moves about 3 GB/s each way over
+ * TCP, which is 12 GB/s of BF16 at 4 bits. That takes five threads that code differences, the slowest
+ * codec. */
 #define DEFAULT_MOST 6u
 
 /* ---- files ------------------------------------------------------------------------------------------- */
 
-/* The first line of a file, without its end. */
+/* Read the first line of a file, without its end. */
 static bool read_line(const char *root, const char *path, char *line, size_t cap)
 {
     char full[2 * 4096];
@@ -106,7 +107,8 @@ unsigned nb_cpus_count(const struct nb_cpus *cpus)
 
 /* ---- counting ---------------------------------------------------------------------------------------- */
 
-/* Cores of which `cpus` has a hardware thread: each counts by the first of its threads. */
+/* Return the number of cores of which `cpus` has a hardware thread. Each counts by the first of its
+ * threads. */
 static unsigned count_cores(const char *root, const struct nb_cpus *cpus)
 {
     struct nb_cpus firsts;
@@ -128,7 +130,7 @@ static unsigned count_cores(const char *root, const struct nb_cpus *cpus)
     return nb_cpus_count(&firsts);
 }
 
-/* "8" or, of several machines, "8(x2),4": the largest. 0: no such text. */
+/* Parse "8" or, for several machines, "8(x2),4": return the largest number, or 0 for another text. */
 static unsigned parse_ranks(const char *text)
 {
     unsigned long most = 0;
@@ -166,8 +168,8 @@ static unsigned count_gpus(const char *root)
     return n;
 }
 
-/* Ranks on this machine as who started them says, or as many as there are GPUs where these are more: then others may be
- * at work besides. */
+/* Count the ranks on this machine: the launcher's number, or the number of GPUs where that is larger, since
+ * other jobs may then run beside this one. */
 static void count_ranks(const char *root, struct nb_cores *cores)
 {
     static const char *const variables[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -191,7 +193,7 @@ static void count_ranks(const char *root, struct nb_cores *cores)
         cores->ranks = 1;
 }
 
-/* Processors of "MICROSECONDS PERIOD", or 0: "max". */
+/* Return the processors of "MICROSECONDS PERIOD", or 0 for "max". */
 static double parse_limit(const char *text)
 {
     char *end;
@@ -200,8 +202,8 @@ static double parse_limit(const char *text)
     return used > 0 && period > 0 ? used / period : 0;
 }
 
-/* The least of what this process's control group and those above it may use (cgroup v2; inside a container the top one is
- * the container's). */
+/* Return the lowest limit of this process's control group and its parents (cgroup v2). Inside a container the
+ * top group is the container's. */
 static double group_limit(const char *root)
 {
     char group[4096] = "", path[4200], line[128];
@@ -238,8 +240,8 @@ void nb_cores_look(const char *root, const struct nb_cpus *mine, struct nb_cores
     cores->machine = count_cores(root, &online);
     cores->usable = count_cores(root, mine);
     cores->limit = group_limit(root);
-    /* Whether the mask is this rank's alone or shared with others: a fair part of the machine is never more than it has,
-     * and never more than the mask. */
+    /* The mask may be this rank's alone or shared with other ranks. In both cases a fair part of the machine
+     * is at most the machine's part, and at most the mask. */
     cores->share = min_of(cores->usable, cores->machine / cores->ranks);
     if (cores->limit > 0)
         cores->share = min_of(cores->share, (unsigned)(cores->limit / cores->ranks));
@@ -259,12 +261,12 @@ bool nb_cores_near(const char *root, const void *at, struct nb_cpus *cpus)
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     void *pages[1] = {(void *)((uintptr_t)at / page * page)};
     int node[1] = {-1};
-    struct nb_cpus nodes; /* a list of nodes is written as one of CPUs is */
+    struct nb_cpus nodes; /* a list of nodes has the form of a list of CPUs */
     char path[96];
 
     if (!read_cpus(root, "/sys/devices/system/node/online", &nodes) || nb_cpus_count(&nodes) < 2)
         return false;
-    /* Without nodes to move to it tells where pages are. A container may forbid it. */
+    /* Without target nodes the call reports where pages are. A container may forbid it. */
     if (syscall(SYS_move_pages, 0, 1ul, pages, NULL, node, 0) || node[0] < 0)
         return false;
     snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/cpulist", node[0]);

@@ -2,10 +2,10 @@
 /*
  * Statistics of values before they are encoded: samples and profiles of a contribution, by which
  * plugin/policy tells gradients from other sums and one buffer from another, and the similarity of weights to
- * earlier ones. Positions depend on the length alone. Where a GPU does the counting and summing, the
- * functions stand in two steps: that, and what follows from it.
+ * earlier ones. Positions depend only on the length. The functions stand in two steps where a GPU may do the
+ * first, counting and summing. The second step computes the answers from the counts and sums.
  *
- * Pure functions: any thread, no allocation, no errors but those named.
+ * Pure functions: any thread, no allocation, only the named errors.
  */
 #include "device/host/host.h"
 
@@ -20,8 +20,8 @@
 
 #include "codec/fp.h"
 
-#define FLOOR 16.0f    /* log2 of the largest ratio between groups that are not zero */
-#define ZERO (-150.0f) /* of a group of zeros: below what any other can have */
+#define FLOOR 16.0f    /* log2 of the largest ratio between nonzero groups */
+#define ZERO (-150.0f) /* of a group of zeros: below the smallest value of any other group */
 
 unsigned nb_host_sample(enum nb_dtype type, const void *src, size_t n, unsigned samples, float *out)
 {
@@ -32,9 +32,11 @@ unsigned nb_host_sample(enum nb_dtype type, const void *src, size_t n, unsigned 
     return samples;
 }
 
-#define ABREAST 8u /* groups: each is summed value by value, so one alone would wait for every addition */
+/* Groups that are summed at a time. Values of a group are added one by one, so that a single group would
+ * wait for every addition. */
+#define ABREAST 8u
 
-/* Squares of the values of the groups that begin at `at`, with `type` known where it is compiled. */
+/* Sum the squares of the groups that begin at `at`. The compiler knows `type` where this is inlined. */
 NB_INLINE void sum_abreast(enum nb_dtype type, const void *src, const size_t at[ABREAST], float sums[ABREAST])
 {
     float sum[ABREAST] = {0};
@@ -50,14 +52,15 @@ NB_INLINE void sum_abreast(enum nb_dtype type, const void *src, const size_t at[
 }
 
 #if defined(__SSE2__)
-/* The places of two rows by turns, of their first and of their second halves. */
+/* Interleave two rows: their first halves, and their second halves. */
 NB_INLINE void weave(__m128i a, __m128i b, __m128i *low, __m128i *high)
 {
     *low = _mm_unpacklo_epi16(a, b);
     *high = _mm_unpackhi_epi16(a, b);
 }
 
-/* sum_abreast for BF16, to the bit: eight values of each group at a time, turned from rows into columns. */
+/* Do the same as sum_abreast for BF16, to the bit: eight values of each group at a time, turned from rows
+ * into columns. */
 NB_INLINE void sum_columns(const void *src, const size_t at[ABREAST], float sums[ABREAST])
 {
     const __m128i zero = _mm_setzero_si128();
@@ -87,7 +90,7 @@ NB_INLINE void sum_columns(const void *src, const size_t at[ABREAST], float sums
     _mm_storeu_ps(sums + 4, high);
 }
 
-/* Without a copy of what an instruction would overwrite. */
+/* Compile it for AVX, whose instructions do not overwrite an operand, so that copies are unnecessary. */
 __attribute__((target("avx"))) static void sum_columns_avx(const void *src, const size_t at[ABREAST],
                                                            float sums[ABREAST])
 {
@@ -111,7 +114,7 @@ static void sum_bf16(const void *src, const size_t at[ABREAST], float sums[ABREA
 unsigned nb_host_sums(enum nb_dtype type, const void *src, size_t n, unsigned groups, float *sums)
 {
     const size_t all = n / NB_PROFILE_GROUP;
-    size_t group = 0, rest = 0; /* all * g / groups, and what remains of that division */
+    size_t group = 0, rest = 0; /* quotient and remainder of all * g / groups */
 
     if (all < groups)
         return 0;
@@ -144,7 +147,7 @@ unsigned nb_profile_of_sums(const float *sums, unsigned groups, float *out)
         if (!isfinite(sums[g]))
             return 0;
     for (unsigned g = 0; g < groups; g++) {
-        out[g] = 0.5f * log2f(sums[g] / NB_PROFILE_GROUP); /* -inf for zeroes */
+        out[g] = 0.5f * log2f(sums[g] / NB_PROFILE_GROUP); /* -inf for zeros */
         most = out[g] > most ? out[g] : most;
     }
     if (!isfinite(most))
@@ -165,8 +168,8 @@ static int32_t ordered16(uint16_t x)
 
 #define AT_ONCE 64u
 
-/* Counts of pairs of patterns, without a branch, so that compilers use vectors. The lower byte is the one at
- * the position. */
+/* Count pairs of patterns, without a branch, so that compilers use vectors. The lower byte is the one at the
+ * position. */
 static void count_near(const uint16_t *a, const uint16_t *b, unsigned n, struct nb_similarity *near)
 {
     unsigned near16 = 0, within = 0, near8 = 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reductions of plain values, for everything that is not quantized. Integers wrap as unsigned arithmetic does
- * in C (as NCCL's do). FP32, FP16 and BF16 are reduced in FP32, FP64 in FP64, in the order given, and rounded
- * once at the end; minimum and maximum ignore a NaN beside a number, as fmin and fmax do. Pure functions, for
- * any thread.
+ * Reductions of plain values, for all operations that are not quantized. Integers wrap like unsigned
+ * arithmetic in C (as NCCL's do). FP32, FP16 and BF16 are reduced in FP32, FP64 in FP64, in the order given,
+ * and rounded once at the end. Minimum and maximum ignore a NaN beside a number, as fmin and fmax do. Pure
+ * functions, for any thread.
  *
- * Exact reductions over any number of sources: a block of accumulators is kept in the cache, so that each
+ * Exact reductions take any number of sources: a block of accumulators stays in the cache, so that each
  * source is read once and the result written once.
  */
 #include "device/host/host.h"
@@ -45,7 +45,7 @@
         memcpy((uint8_t *)dst + at * sizeof(STORE), in, len * sizeof(STORE)); \
     }
 
-/* Unsigned accumulators make wrap-around defined; minimum and maximum need the sign. */
+/* Unsigned accumulators make wrap-around defined. Minimum and maximum need the sign. */
 #define REDUCE_INT(SIGNED, UNSIGNED) \
     switch (op) { \
     case ncclSum: REDUCE_LOOP(UNSIGNED, UNSIGNED, a + b) break; \

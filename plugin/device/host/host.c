@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The device of jobs whose buffers NCCL hands over in host memory: codecs run on the thread that calls, which
- * is the engine's, or a codec thread for it (threads.c).
+ * The device of jobs whose buffers NCCL hands over in host memory. Codecs run on the calling thread: the
+ * engine's, or a codec thread (threads.c).
  */
 #include "device/host/host.h"
 
@@ -14,7 +14,7 @@
 #include "codec/pick.h"
 #include "device/device.h"
 
-/* mmap: zeroed, page-aligned, and costs no memory until touched. */
+/* Map memory: zeroed, page-aligned, and free of cost until touched. */
 static void *host_alloc(struct nb_device *dev, enum nb_place place, size_t bytes)
 {
     void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE,
@@ -42,9 +42,9 @@ static int host_copy(struct nb_device *dev, struct nb_work *work, void *dst, con
     return 0;
 }
 
-/* Large zeroed areas go back to the kernel, which gives zeroes again on the next touch: emptying what was
- * never touched must not cost memory, and what is large not the time to write it. `dst` is from host_alloc.
- * */
+/* Zero memory of host_alloc. The pages of a large area go back to the kernel, which gives zeros again on the
+ * next touch. Zeroing an untouched area therefore takes no memory, and zeroing a large one takes no time to
+ * write it. */
 static int host_zero(struct nb_device *dev, struct nb_work *work, void *dst, size_t bytes)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = bytes / page * page;
@@ -84,7 +84,7 @@ static int host_similarity(struct nb_device *dev, struct nb_work *work, const vo
     return 0;
 }
 
-/* The codecs of nibble/codec.h, and the rest, without the two arguments that the host does not need. */
+/* The functions of nibble/codec.h and the rest. The host ignores the first two arguments. */
 
 static ssize_t host_encode(struct nb_device *dev, struct nb_work *work, const struct nb_encoding *e)
 {
@@ -151,7 +151,7 @@ static int host_failed(struct nb_device *dev)
     return 0;
 }
 
-/* Nothing is ever in flight. */
+/* Work of the host is complete at once. */
 static ssize_t host_poll(struct nb_device *dev, struct nb_work *work)
 {
     (void)dev;
@@ -194,5 +194,5 @@ static const struct nb_device_ops host_ops = {
 struct nb_device *nb_host_device(void)
 {
     static const struct nb_device device = {.ops = &host_ops};
-    return (struct nb_device *)(uintptr_t)&device; /* nobody writes to it */
+    return (struct nb_device *)(uintptr_t)&device; /* all users only read it */
 }

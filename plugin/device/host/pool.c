@@ -17,33 +17,34 @@
 #include "device/device.h"
 #include "device/host/host.h"
 
-#define LOOKS_BETWEEN_CLOCKS 64u /* while polling: the clock costs more than a look */
+#define LOOKS_BETWEEN_CLOCKS 64u /* while polling, since the clock costs more than a look */
 
 struct nb_host_pool {
     const struct nb_context *ctx;
 
-    pthread_mutex_t users_lock; /* of what follows */
+    pthread_mutex_t users_lock; /* of the next members */
     unsigned users, threads;
-    pid_t pid; /* that made the workers */
+    pid_t pid; /* of the process that made the workers */
     pthread_t thread[NB_POOL_MOST];
     struct nb_cpus allowed,
-        near; /* of all users so far; of NCCL's buffers: empty where that makes no difference */
+        near; /* of all users so far, and of NCCL's buffers: empty where that makes no difference */
 
-    pthread_mutex_t lock; /* of the queue and what follows */
+    pthread_mutex_t lock; /* of the queue and the next members */
     pthread_cond_t news;
     struct nb_pool_job *head, **tail;
     unsigned asleep; /* workers */
-    bool waking;     /* one of them was woken, and has not looked yet */
+    bool waking;     /* one of them was woken, but has not looked yet */
     bool stop;
 
-    /* For who looks without the lock. */
+    /* For readers without the lock. */
     _Atomic unsigned queued;
     _Atomic uint64_t ended;
 };
 
 /* ---- workers ----------------------------------------------------------------------------------------- */
 
-/* Nothing is queued: the next job may come within microseconds, and waking a thread takes several. Without the lock. */
+/* Poll an empty queue for a while, without the lock: the next job may come within microseconds, and waking a
+ * thread takes several. */
 static void poll_a_while(struct nb_host_pool *pool)
 {
     const uint64_t until = nb_now_ns() + NB_SPIN_US * NB_NS_PER_US;
@@ -69,8 +70,9 @@ static void sleep_until_news(struct nb_host_pool *pool)
     pool->waking = false;
 }
 
-/* Whether a worker is to be woken, by the caller once it has let go of the lock. One at a time: each that finds more than it
- * takes wakes the next, so whoever submits pays for one at most. */
+/* Return whether the caller is to wake a worker, after it has released the lock. Workers are woken one at a
+ * time: each that finds more jobs than it takes wakes the next. A submitter therefore pays for at most
+ * one. */
 static bool wakes_one(struct nb_host_pool *pool)
 {
     if (!pool->head || !pool->asleep || pool->waking)
@@ -120,9 +122,9 @@ static void *worker(void *arg)
     return NULL;
 }
 
-/* ---- where they run; with users_lock held -------------------------------------------------------------- */
+/* ---- the CPUs of workers, with users_lock held --------------------------------------------------------- */
 
-/* What the system refuses it refuses: then they stay where they are, which is where their makers may run. */
+/* Place the workers. Where the system refuses they stay on the CPUs of the threads that made them. */
 static void place(struct nb_host_pool *pool)
 {
     struct nb_cpus cpus = pool->allowed;
@@ -171,7 +173,7 @@ void nb_host_pool_close(struct nb_context *ctx)
     if (!pool)
         return;
     ctx->host_pool = NULL;
-    if (pool->users) /* of communicators that a stuck engine has kept: so it keeps its workers, too */
+    if (pool->users) /* of communicators that a stuck engine has kept, with their workers */
         return;
     pthread_mutex_destroy(&pool->users_lock);
     pthread_mutex_destroy(&pool->lock);
@@ -179,13 +181,13 @@ void nb_host_pool_close(struct nb_context *ctx)
     free(pool);
 }
 
-/* One more worker: false, after a line, where there is no room for it. */
+/* Add a worker. Return false, after a log line, when the system refuses a thread. */
 static bool add_worker(struct nb_host_pool *pool)
 {
     sigset_t all, old;
     int err;
 
-    /* Signals are the application's business. */
+    /* Signals belong to the application. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     err = nb_fault(pool->ctx, "codec-thread")
@@ -203,7 +205,8 @@ static bool add_worker(struct nb_host_pool *pool)
 
 static void end_workers(struct nb_host_pool *pool)
 {
-    if (nb_pool_is_orphan(pool)) /* there are none, and the lock may be held by one that there was */
+    if (nb_pool_is_orphan(pool)) /* the child has no workers, and the parent's may have held the lock at
+                                    the fork */
         return;
     pthread_mutex_lock(&pool->lock);
     pool->stop = true;

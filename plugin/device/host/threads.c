@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The host's device with codec threads (pool.h): what is done with values is done by workers while the engine
- * goes on. Of the host's own (host.c) it differs in nothing else: queries and work without a handle are
- * answered on the spot, and so is what takes less time than handing it over.
+ * The host's device with codec threads (pool.h): workers process values while the engine goes on. In all else
+ * it equals the host's own device (host.c). Queries, work without a handle, and work that takes less time
+ * than handing it over are done on the spot.
  *
- *     engine: encode(work)   a free entry gets the arguments; into the pool's queue           -EINPROGRESS
+ *     engine: encode(work)   fills a free entry with the arguments, queues its job           -EINPROGRESS
  *     worker                 runs the host's function, notes the result, wakes the engine (ctx->work_done)
- *     engine: poll(work)     takes the result, and the entry is free
+ *     engine: poll(work)     takes the result, and frees the entry
  *
- * A worker that has noted a result holds the instance's lock until it is out of the engine's way, and poll
- * takes that lock once: so what poll has returned is over, also for closing what the wake-up needs.
+ * A worker that notes a result holds the instance's lock until it has woken the engine, and poll takes that
+ * lock once. Work that poll has returned is therefore over, and its worker has finished with the means of
+ * waking the engine, which may then be closed.
  */
 #include "device/host/host.h"
 
@@ -28,13 +29,14 @@
 #include "device/host/pool.h"
 
 #define SLOTS 64u /* works in flight: as many as a communicator has tasks */
-/* Of values: what takes a microsecond or two is not worth waking a thread, which takes longer. */
+/* Bytes of values that the caller processes itself. They take a microsecond or two, and waking a thread takes
+ * longer. */
 #define ON_THE_SPOT_BYTES 8192u
 
-/* Nothing is done for so long while something waits: twice NIBBLE_PEER_TIMEOUT, as with an engine that hangs
- * (coll/engine.h), but at least so long. */
+/* Minimum time without an ended work after which the threads are stuck: twice NIBBLE_PEER_TIMEOUT, as with an
+ * engine that hangs (coll/engine.h), but at least this. */
 #define STUCK_LEAST_NS (60 * (int64_t)NB_NS_PER_S)
-/* What a process that was stopped has missed counts as no more than this. */
+/* Maximum time that counts between two turns, for a process that was stopped meanwhile. */
 #define STUCK_GAP_NS ((int64_t)NB_NS_PER_S)
 
 enum kind { COPY, ENCODE, DECODE, REDUCE, REDUCE_EXACT, COMPARE };
@@ -63,7 +65,7 @@ struct reducing {
     void *dst;
 };
 
-/* The arguments of a call, kept for whoever makes it. */
+/* The arguments of a call, kept for the thread that makes it. */
 struct call {
     enum kind kind;
     union {
@@ -78,8 +80,8 @@ struct call {
 struct entry {
     struct nb_pool_job job;
     struct pooled *dev;
-    struct entry *next;   /* free */
-    struct nb_work *work; /* whose this is; NULL: free */
+    struct entry *next;   /* the next free one */
+    struct nb_work *work; /* its work. NULL: free */
     bool cancelled;
     struct call call;
     ssize_t result;
@@ -89,24 +91,25 @@ struct entry {
 
 struct pooled {
     struct nb_device dev;
-    struct nb_device_ops ops; /* the host's, but for what is later */
+    struct nb_device_ops ops; /* the host's, except this file's functions */
     struct nb_context *ctx;
     struct nb_host_pool *pool;
     unsigned workers;
 
-    /* Of whoever uses the instance. */
+    /* Members of the thread that uses the instance. */
     struct entry entry[SLOTS], *free;
     unsigned in_flight;
     int failed;                   /* 0 or a negative errno */
     bool lost;                    /* a worker hangs, and may touch memory at any time */
-    int64_t looked_ns, waited_ns; /* the watchdog's: last turn; so long nothing has ended */
+    int64_t looked_ns, waited_ns; /* of the watchdog: its last turn, and the time since then without an
+                                     ended work */
     uint64_t ended_before;
 
     pthread_mutex_t lock;
-    pthread_cond_t less; /* a work is done, while `waiting` */
+    pthread_cond_t less; /* signals a finished work, while `waiting` */
     bool waiting;        /* under lock */
 
-    /* For `news`, which looks without any lock: results there were, and those that were taken or dropped. */
+    /* For `news`, which reads without a lock: the number of results, and of results taken or dropped. */
     _Atomic uint64_t made, taken;
 };
 
@@ -146,8 +149,8 @@ static void run(struct nb_pool_job *job)
     s->took_ns = (int64_t)(nb_now_ns() - begun);
     pthread_mutex_lock(&d->lock);
     atomic_store_explicit(&s->done, true, memory_order_release);
-    /* Sequentially consistent, as the engine's looks before it sleeps are: either it sees this result or it
-     * is woken. */
+    /* Sequentially consistent, like the engine's looks before it sleeps: either the engine sees this result
+     * or it is woken. */
     atomic_fetch_add(&d->made, 1);
     if (d->ctx->work_done)
         d->ctx->work_done(d->ctx);
@@ -156,7 +159,7 @@ static void run(struct nb_pool_job *job)
     pthread_mutex_unlock(&d->lock);
 }
 
-/* ---- asking for it ------------------------------------------------------------------------------------- */
+/* ---- submitting ---------------------------------------------------------------------------------------- */
 
 static ssize_t ask(struct nb_device *dev, struct nb_work *work, const struct call *call, size_t bytes)
 {
@@ -254,14 +257,14 @@ static ssize_t pooled_poll(struct nb_device *dev, struct nb_work *work)
     struct pooled *d = pooled_of(dev);
     struct entry *s = work->at;
 
-    if (!s) /* quiesce was here */
+    if (!s) /* quiesce has ended it */
         return -ECANCELED;
     if (d->failed)
         return d->failed;
     if (!atomic_load_explicit(&s->done, memory_order_acquire))
         return -EINPROGRESS;
     pthread_mutex_lock(
-        &d->lock); /* until its worker is done with this instance, and with waking the engine */
+        &d->lock); /* until its worker has finished with this instance and has woken the engine */
     pthread_mutex_unlock(&d->lock);
     atomic_fetch_add_explicit(&d->taken, 1, memory_order_relaxed);
     work->at = NULL;
@@ -338,7 +341,7 @@ static void cancelled(struct nb_pool_job *job)
     ((struct entry *)job)->cancelled = true;
 }
 
-/* Of those that have begun, whether one is not done. With the lock held. */
+/* Return whether a work that has begun is unfinished. With the lock held. */
 static bool one_runs(const struct pooled *d)
 {
     for (unsigned i = 0; i < SLOTS; i++)
@@ -347,7 +350,7 @@ static bool one_runs(const struct pooled *d)
     return false;
 }
 
-/* Wait for works that have begun: each takes microseconds, unless its worker hangs. */
+/* Wait for works that have begun. Each takes microseconds, unless its worker hangs. */
 static void await_running(struct pooled *d)
 {
     struct timespec until;
@@ -440,8 +443,8 @@ static void fill_table(struct nb_device_ops *ops)
     ops->reduce_exact = pooled_reduce_exact;
 }
 
-/* Workers that a communicator is to have. `cores`: what the default follows from, set where the setting
- * leaves it to that. */
+/* Return the number of workers for a communicator. Set `cores`, the facts of the default, where the setting
+ * leaves the number to the default. */
 static unsigned threads_wanted(const struct nb_context *ctx, struct nb_cores *cores)
 {
     struct nb_cpus mine;
@@ -473,7 +476,7 @@ struct nb_device *nb_host_threads_open(struct nb_context *ctx)
     unsigned threads;
     pthread_condattr_t attr;
 
-    /* A caller that makes the engine's steps itself gets no threads beside it unless it asks for them. */
+    /* A caller that makes the engine's steps itself gets extra threads only when it asks for them. */
     if (!ctx->host_pool || (ctx->params->host_threads < 0 && !ctx->work_done))
         return NULL;
     threads = threads_wanted(ctx, &cores);
