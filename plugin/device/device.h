@@ -67,8 +67,7 @@ struct nb_compared {
 };
 
 enum nb_place {
-    NB_PLACE_WIRE,  /* messages: the CPU reads and writes headers, transports send from it and receive into
-                       it */
+    NB_PLACE_WIRE,  /* messages: the CPU accesses headers, transports send from it and receive into it */
     NB_PLACE_STATE, /* residuals, references, partial sums: only the device accesses them */
 };
 

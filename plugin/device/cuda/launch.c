@@ -1,82 +1,93 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When the codec kernel of a communicator runs: beside NCCL's own kernels, or for a batch of work.
+ * When the codec kernel of a communicator runs: beside NCCL's own kernels, or for a batch of work. "Ours" and
+ * "our" name nibble's codec kernel and its streams.
  *
- * Threads: nb_launches_fork, _join, _posted and _unused on NCCL's launching threads, any number at once, and
- * nb_launches_alone on the thread for calls of the driver. Those that call the driver take the lock of this struct;
- * _join and _unused do neither where `first`, unless a graph was captured or NCCL's launches stall. Everything else one thread at a time (the lock of struct
- * nb_gpu); see gpu.c for the order of the two.
+ * Threads: NCCL's launching threads call nb_launches_fork, _join, _posted and _unused, any number at once.
+ * The driver thread (thread.c) calls nb_launches_alone. Functions that call the driver take the lock of this
+ * struct. _join and _unused do so only without `first`, after a capture of a graph, or when NCCL's launches
+ * stall. One thread at a time calls the other functions, with the lock of struct nb_gpu. gpu.c has the order
+ * of the two locks.
  *
- * A kernel that is launched when a window arrives can sit behind a wait for the very collective that needs it. So the
- * kernel is *resident* beside NCCL's: forked off NCCL's stream before NCCL's launch, and launched behind it (`first` 0, the
- * default: the only order that was seen to work on a GPU; mark and kernel are submitted at the join), or before it
- * (NIBBLE_GPU_LAUNCH=before, modelled), in this order of calls:
+ * A kernel that is launched when a window arrives can sit behind a wait for the very collective that needs
+ * it. So the kernel is *resident* beside NCCL's. It is forked off NCCL's stream before NCCL's launch, and
+ * launched in one of two orders. With `first` 0, the default, it is launched behind NCCL's, and kernel and
+ * mark are submitted at the join: only this order was seen to work on a GPU. With NIBBLE_GPU_LAUNCH=before,
+ * which was only modelled, it is launched before NCCL's, in this order of calls:
  *
- *     NCCL's stream     ... E |                     | NCCL's kernel |          | B ...            E, B events
- *     our stream              | wait E, codec kernel |               |          |
- *     stream of marks         |                     |               |          | wait B, M        M: a word in pinned
- *                       fork                         join             NCCL starts  posted            memory (the mark) is set
- *                                                                     its proxy
+ *     NCCL's stream    ... E |                      | NCCL's kernel |             | B ...
+ *     our stream             | wait E, codec kernel |               |             |
+ *     stream of marks        |                      |               |             | wait B, M
+ *                       fork                   join                 NCCL starts   posted
+ *                                                                   its proxy
  *
- * Between NCCL's launch and its hand-over to its proxy the launching thread calls no driver, as NCCL itself does not
- * there (ncclLaunchKernelAfter_NoCuda): a call may have to wait for another thread of the job that loads a kernel or
- * frees memory, which waits for NCCL's kernel, which waits for the proxy. With ours launched before and everything else
- * after, whatever another thread does at any moment in between waits for kernels that get on.
+ * E and B are events. M sets the mark, a word in pinned memory.
  *
- * What another thread loads between our launch and NCCL's waits for ours, and NCCL's launch for that thread; a launch of
- * NCCL's may also wait by itself until nothing runs on the GPU (seen with its first one,
- * docs/results/2026-11-22-gpu-h100.md). So ours *leaves* where NCCL's launch does not return: the engine has the thread
- * for calls of the driver launch another one, which then waits in the driver behind NCCL's, and tells ours to end
- * (LEFT). NCCL's goes on, and the new one next; it is AHEAD as the first was where it comes before NCCL's. Where the
- * driver serves its callers in the order in which they came, a thread of the job can load as many kernels as it likes, at
- * any moment. Where it does not, one that loads several in a row can still get between the two, and stop both.
- * Where NCCL's launches always wait for ours (STALLS in a row), ours are launched behind them, from the launching thread:
- * that is how it was seen to work on a GPU, and there one load in between stops both.
+ * Between NCCL's launch and its hand-over to its proxy the launching thread calls no driver, as NCCL itself
+ * does not there (ncclLaunchKernelAfter_NoCuda). A call may have to wait for another thread of the job that
+ * loads a kernel or frees memory, which waits for NCCL's kernel, which waits for the proxy. Our kernel is
+ * launched before and all else after. So whatever another thread does at any moment in between waits only for
+ * kernels that make progress.
  *
- * Nothing of ours stands in NCCL's stream but two events that are recorded, which hold up nothing: what NCCL or the
- * job synchronises with that stream (ncclCommAbort does) does not wait for us. What does wait stands in streams of ours.
- * With few hardware queues these are the job's queues, too, so there codecs run on the CPU (observer.c).
+ * A kernel that another thread loads between our launch and NCCL's waits for ours, and NCCL's launch waits
+ * for that thread. A launch of NCCL's may also wait by itself until the GPU is idle (seen with its first one,
+ * docs/results/2026-11-22-gpu-h100.md). So ours *leaves* where NCCL's launch does not return: the engine has
+ * the driver thread launch another kernel, which then waits in the driver behind NCCL's, and tells ours to
+ * end (LEFT). NCCL's goes on, and the new one next. Where the new one comes before NCCL's it is AHEAD like
+ * the first. Where the driver serves its callers in the order of their calls, a thread of the job can load
+ * any number of kernels at any moment. Where it does not, a thread that loads several in a row can still get
+ * between the two and stop both. Where NCCL's launches always wait for ours (STALLS in a row), the launching
+ * thread launches ours behind them. That order was seen to work on a GPU, and there one load in between stops
+ * both.
  *
- * Captured, both become branches of the graph and come back with every replay, submitted by one call; there mark and
- * join are NCCL's stream's, since every branch of a graph has to be joined:
+ * In NCCL's stream nibble only records two events, which delay no work: NCCL or the job can synchronise with
+ * that stream (as ncclCommAbort does) without waiting for ours. All waits stand in our streams. With few
+ * hardware queues these are the job's queues, too, so there codecs run on the CPU (observer.c).
+ *
+ * Captured, both become branches of the graph and return with every replay, submitted by one call. There mark
+ * and join are in NCCL's stream, since every branch of a graph has to be joined:
  *
  *     NCCL's stream   ... E | NCCL's kernel | M | J ...
  *     our stream        wait E | codec kernel | J
  *
- * When it may end. NCCL's kernel has ended (M is seen) and the communicator is idle: all of its windows are
- * finished and no operation is half handed over. What NCCL's proxy hands over after its kernel has ended are
- * windows that only contribute, of operations whose length the engine knows; so there is nothing left. With a peer that
- * is late windows may stay open for long, and whatever waits for the GPU would wait for that peer: so it ends
- * LINGER_NS after M whatever is open, and what is left gets a kernel of its own. Where the Coll events show that
- * nothing of a launch comes to the engine (it is unused) it ends at once. While M has still to be submitted (the driver
- * holds up the launching thread, maybe for one that waits for the codec kernel) it ends LEAVE_NS after the communicator
- * had something open, or LINGER_NS after it has begun where nothing came.
+ * When our kernel may end. NCCL's kernel has ended (M is seen) and the communicator is idle: all of its
+ * windows are finished and no operation is half handed over. After its kernel has ended, NCCL's proxy hands
+ * over only windows that contribute, of operations whose length the engine knows. So no work is left. With a
+ * late peer windows may stay open for long, and whatever waits for the GPU would wait for that peer. So our
+ * kernel ends LINGER_NS after M even with open windows, and the remaining work gets a kernel of its own.
+ * Where the Coll events show that no operation of a launch comes to the engine (it is unused) it ends at
+ * once. M may still have to be submitted, when the driver holds up the launching thread, maybe for a thread
+ * that waits for the codec kernel. Then ours ends LEAVE_NS after the communicator had open work, or LINGER_NS
+ * after it began where no work came.
  *
- * Which one ends. Kernels of a ring are numbered in the order they run, and one is told to end for every
- * launch that needs none any more. NCCL runs the kernels of a communicator (and of its children that share
- * its resources) one after the other, on whatever streams and from whatever graphs, and ours, which are on one stream,
- * run in the order of the launches they are beside. Captured ones are on other streams, but they end before their
- * launch is joined; from the first capture on the others are launched behind NCCL's and joined, too, and it waits until
- * those before it have ended. So kernels beside NCCL's never run at once on one ring. Each replay of a captured launch
- * sets its mark once.
+ * Which kernel ends. Kernels of a ring are numbered in the order of their runs, and one is told to end for
+ * every launch that is done. NCCL runs the kernels of a communicator (and of its children that share its
+ * resources) one after the other, on whatever streams and from whatever graphs. Our kernels, which are on one
+ * stream, run in the order of the launches beside them. Captured ones are on other streams, but they end
+ * before their launch is joined. From the first capture on the others are launched behind NCCL's and joined,
+ * too, and the first capture waits until those before it have ended. So kernels beside NCCL's never run at
+ * once on one ring. Each replay of a captured launch sets its mark once.
  *
  * The states of a launch's place. "Ends" means that one more kernel is told to end (`due`).
  *
  *   state     meaning                                         event              next      ends
- *   FREE      nothing is launched here                        fork               AHEAD
- *                                                             fork, after a capture, or STALLS, or not `first`  MADE
+ *   FREE      without a launch                                fork               AHEAD
+ *                                                             fork, after a      MADE
+ *                                                             capture or STALLS,
+ *                                                             or not `first`
  *                                                             fork, capturing    CAPTURED
- *   MADE      forked; NCCL's is about to be launched          join               OPEN
+ *   MADE      forked, and NCCL's is about to be launched      join               OPEN
  *   AHEAD     ours is launched, NCCL's is about to be         join               OPEN
  *                                                             HOLD_NS, its turn  LEFT      yes
  *   LEFT      as AHEAD, but ours was told to end              join               LATE
  *                                                             launched again     AHEAD
  *   LATE      NCCL's is launched, ours has to be again        launched again     OPEN
  *                                                             mark               FREE
- *   OPEN      both are launched; the mark is to come          unused             NOTHING
+ *   OPEN      both are launched, and the mark is to come      unused             NOTHING
  *                                                             mark               MARKED
- *                                                             unmarked, and long idle, its turn  TOLD  yes
- *   NOTHING   as OPEN, and nothing comes to the engine        mark               FREE      yes
+ *                                                             unmarked, and long TOLD      yes
+ *                                                             idle, its turn
+ *   NOTHING   as OPEN, without work for the engine            mark               FREE      yes
  *                                                             its turn to end    TOLD      yes
  *   TOLD      as NOTHING, but ours was told to end            mark               FREE
  *   MARKED    NCCL's kernel has ended                         idle, or LINGER_NS FREE      yes
@@ -84,18 +95,19 @@
  *   CAPTURED  in a graph: its mark comes with every replay    the same two       CAPTURED  yes
  *
  *   fork, join, unused    NCCL's launching threads (nb_launches_fork ...)
- *   mark                  the GPU has set it; seen in the engine's turn
+ *   mark                  the GPU has set it, and the engine's turn has seen it
  *   its turn (to end)     all kernels launched before it were told to end, and none is captured (then the
- *                         order is not known, and it waits for its mark)
- *   idle                  the engine had nothing open at some turn after the one in which the mark was seen
+ *                         order is unknown, and it waits for its mark)
+ *   idle                  the engine had no open work at some turn after the one that saw the mark
  *
- * `transition` in turn.c has those of the engine's turn. The others are single compare-and-swaps, which do
- * nothing in another state. Whether a captured place's mark was seen is a bit in `waiting`.
+ * `transition` in turn.c has those of the engine's turn. The others are single compare-and-swaps, without
+ * effect in another state. A bit in `waiting` says whether a captured place's mark was seen.
  *
- * Work without a launch beside it (bytes that a peer requests after the operation, the first operation of a child) gets
- * a kernel of its own after a moment, from the thread for calls of the driver: the engine's calls none. Where graphs
- * were captured that is seconds, since nothing reports that a replay has begun: one that begins right then would run
- * its kernel beside this one on the same ring, which nothing prevents. That is also how NB_LAUNCH_BATCH works.
+ * Work without a launch beside it (bytes that a peer requests after the operation, the first operation of a
+ * child) gets a kernel of its own after a moment. The driver thread launches it, since the engine's thread
+ * never calls the driver. After a capture that moment is seconds long, since no event reports the beginning
+ * of a replay. A replay that begins right then would run its kernel beside this one on the same ring, which
+ * nibble cannot prevent. NB_LAUNCH_BATCH works the same way.
  */
 #include "device/cuda/gpu.h"
 
@@ -106,8 +118,8 @@
 
 #include "base/log.h"
 
-#define SETTLE_NS INT64_C(5000000000) /* a capture waits so long */
-#define STALLS 8u                     /* after so many in a row ours is launched behind NCCL's */
+#define SETTLE_NS INT64_C(5000000000) /* maximum wait of a capture */
+#define STALLS 8u                     /* stalls in a row after which ours is launched behind NCCL's */
 #define PLACES (NB_LAUNCH_OPEN + NB_LAUNCH_CAPTURED)
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
@@ -143,8 +155,8 @@ int nb_launches_open(struct nb_launches *l, const struct nb_context *ctx, const 
     l->cuda = cuda;
     l->ring = ring;
     l->kernel = kernel;
-    /* Together with those of the GPU's other communicators, one block a multiprocessor on a quarter of them: that
-     * leaves room for three of NCCL's kernels with 32 channels, or four with 24. The first block only carries. */
+    /* All communicators of the GPU together have one block a multiprocessor on a quarter of them. That leaves
+     * room for three of NCCL's kernels with 32 channels, or four with 24. The first block only carries. */
     l->blocks = (unsigned)multiprocessors / 4;
     if (l->blocks < NB_GPUS_LEAST)
         l->blocks = NB_GPUS_LEAST;
@@ -163,8 +175,8 @@ int nb_launches_open(struct nb_launches *l, const struct nb_context *ctx, const 
     l->beside = calloc(PLACES, sizeof(*l->beside));
     if (!l->mark || !l->beside)
         return -ENOMEM;
-    /* The driver may load code for its first memset, which waits for what runs on the GPU: now, when nothing
-     * of ours does. */
+    /* The driver may load code for its first memset, which waits for all kernels on the GPU. It does so now,
+     * before any kernel of nibble's. */
     ret = NB_CU(cuda->cu, "the first mark", MemsetD32Async((uintptr_t)l->mark, 0, 1, l->stream));
     return ret ? ret : NB_CU(cuda->cu, "the first mark", StreamSynchronize(l->stream));
 }
@@ -204,7 +216,7 @@ void nb_launches_forget(struct nb_launches *l)
 
 /* ---- Launching; under the lock of struct nb_launches, entered ------------------------------------------ */
 
-/* *taken: blocks of the GPU's budget, to be given back when it is told to end. */
+/* Launch a kernel. *taken: its blocks of the GPU's budget, to be given back when it is told to end. */
 static int launch(struct nb_launches *l, nb_cu_stream stream, int captured, _Atomic unsigned *taken)
 {
     const unsigned blocks = nb_gpus_take_blocks(l->ctx->gpus, l->cuda->ordinal, l->blocks, captured);
@@ -234,7 +246,7 @@ static int launch(struct nb_launches *l, nb_cu_stream stream, int captured, _Ato
     return ret;
 }
 
-/* Our stream for a capture: the one that takes part in it, else one that takes part in none. */
+/* Return our stream for a capture: the one that takes part in it, else one outside all captures. */
 static nb_cu_stream stream_for(struct nb_launches *l, int capturing, uint64_t id)
 {
     int free = -1, busy;
@@ -258,7 +270,7 @@ static nb_cu_stream stream_for(struct nb_launches *l, int capturing, uint64_t id
     return l->captured_stream[free];
 }
 
-/* A place for a launch, or -1. */
+/* Return a place for a launch, or -1. */
 static int find_place(struct nb_launches *l, int capturing)
 {
     unsigned n;
@@ -267,15 +279,15 @@ static int find_place(struct nb_launches *l, int capturing)
         n = atomic_load(&l->captured);
         return n < NB_LAUNCH_CAPTURED ? (int)(NB_LAUNCH_OPEN + n) : -1;
     }
-    /* The first: the engine looks through them in every turn. */
+    /* The first free one, since the engine looks through them in every turn. */
     for (n = 0; n < NB_LAUNCH_OPEN; n++)
         if (atomic_load_explicit(&l->beside[n].state, memory_order_acquire) == NB_BESIDE_FREE)
             return (int)n;
     return -1;
 }
 
-/* Kernels that were launched before must not run when the first replay begins: wait, in bounded time, until they have
- * ended. A capture is made once, and usually with the GPU idle. */
+/* Wait, in bounded time, until all earlier kernels have ended, since none may run when the first replay
+ * begins. A capture is made once, and usually with the GPU idle. */
 static int settle_before_capture(struct nb_launches *l)
 {
     const int64_t limit = nb_clock_ns(&l->ctx->clock) + SETTLE_NS;
@@ -294,8 +306,9 @@ static int settle_before_capture(struct nb_launches *l)
     return 0;
 }
 
-/* A kernel (`number`, `blocks` of the budget) for a place whose own has left, or was about to. What has become of the place
- * meanwhile decides: where it is not needed any more it gets `spare`, a free place, and ends at once. Under lock. */
+/* Assign a kernel (`number`, `blocks` of the budget) to a place whose own kernel has left or was about to.
+ * Where the place has moved on without it the kernel gets `spare`, a free place, and ends at once. Under
+ * lock. */
 static void assign(struct nb_launches *l, struct nb_beside *b, struct nb_beside *spare, uint64_t number,
                    unsigned blocks)
 {
@@ -306,7 +319,7 @@ static void assign(struct nb_launches *l, struct nb_beside *b, struct nb_beside 
         const int next = state == NB_BESIDE_LEFT ? NB_BESIDE_AHEAD : NB_BESIDE_OPEN;
         b->number = number;
         b->begun_ns = 0;
-        /* Where this one has to leave, too, no other is launched before: the GPU shall be idle for a moment. */
+        /* If this one has to leave, too, launch no other before: the GPU must be idle for a moment. */
         b->forked_ns = b->asked_ns = nb_clock_ns(&l->ctx->clock);
         atomic_store(&b->blocks, blocks);
         if (atomic_compare_exchange_strong(&b->state, &state, next)) {
@@ -325,7 +338,8 @@ static void assign(struct nb_launches *l, struct nb_beside *b, struct nb_beside 
     atomic_store_explicit(&spare->state, NB_BESIDE_SPARE, memory_order_release);
 }
 
-/* Ours for NCCL's kernels that have come, or (`coming`) will come, without. Under lock, entered. */
+/* Launch our kernels for NCCL's that have come without one, or with `coming` also for those to come. Under
+ * lock, entered. */
 static int launch_late(struct nb_launches *l, bool coming)
 {
     unsigned left = atomic_load(&l->places);
@@ -340,7 +354,7 @@ static int launch_late(struct nb_launches *l, bool coming)
         if (state != NB_BESIDE_LATE && !(coming && atomic_exchange(&b->wanted, 0)))
             continue;
         if ((spare = find_place(l, 0)) < 0)
-            continue; /* somebody ends in the meantime */
+            continue; /* another kernel ends in the meantime */
         _Atomic unsigned blocks = 0;
         const uint64_t number = atomic_load(&l->launched);
         ret = launch(l, l->stream, 0, &blocks);
@@ -350,7 +364,7 @@ static int launch_late(struct nb_launches *l, bool coming)
     return ret;
 }
 
-/* Fork: 0 and the place, or a negative errno after a WARN; then nothing runs. */
+/* Fork. Return 0 and the place, or a negative errno after a WARN and without a kernel. */
 static int fork_beside(struct nb_launches *l, nb_cu_stream stream, int *place)
 {
     const struct nb_cuda *cu = l->cuda->cu;
@@ -397,7 +411,7 @@ static int fork_beside(struct nb_launches *l, nb_cu_stream stream, int *place)
     const int ahead = l->first && !joins && atomic_load(&l->stalls) < STALLS;
     b->number = atomic_load(&l->launched);
     ret = ahead ? launch(l, ours, 0, &b->blocks) : 0;
-    if (ret) { /* NCCL's kernel has none beside it: whatever comes of it fails */
+    if (ret) { /* NCCL's kernel has none beside it, so that its work fails */
         atomic_store(&l->ring->failed, ret);
         return ret;
     }
@@ -411,7 +425,7 @@ static int fork_beside(struct nb_launches *l, nb_cu_stream stream, int *place)
 
 /* ---- NCCL's launching threads -------------------------------------------------------------------------- */
 
-/* A ticket is gen << 32 | place + 1. */
+/* Return the place of a ticket, gen << 32 | place + 1. */
 static struct nb_beside *place_of(struct nb_launches *l, uint64_t ticket, unsigned *place)
 {
     struct nb_beside *b;
@@ -438,8 +452,8 @@ uint64_t nb_launches_fork(struct nb_launches *l, nb_cu_stream stream)
     return ticket;
 }
 
-/* NCCL has launched on b->stream, and a graph is or was captured: ours beside its kernel, the mark behind it, joined.
- * Entered. */
+/* Launch ours beside NCCL's kernel on b->stream, with the mark behind it, and join it. For captures and all
+ * later launches. Entered. */
 static int launch_joined(struct nb_launches *l, struct nb_beside *b, uint32_t *mark, int captured)
 {
     const struct nb_cuda *cu = l->cuda->cu;
@@ -454,7 +468,7 @@ static int launch_joined(struct nb_launches *l, struct nb_beside *b, uint32_t *m
     return ret;
 }
 
-/* ... and none was: the mark, which NCCL's stream does not wait for. Entered. */
+/* Submit the mark without joining it to NCCL's stream. For launches before the first capture. Entered. */
 static int submit_mark(struct nb_launches *l, const struct nb_beside *b, uint32_t *mark)
 {
     const struct nb_cuda *cu = l->cuda->cu;
@@ -467,12 +481,13 @@ static int submit_mark(struct nb_launches *l, const struct nb_beside *b, uint32_
     return ret;
 }
 
-/* Ours was told to end since NCCL's launch did not return; it has now. 0 when another has been launched meanwhile. */
+/* Note that NCCL's launch has returned, after ours was told to end. Return 0 when another of ours was
+ * launched meanwhile. */
 static int catch_up(struct nb_launches *l, struct nb_beside *b)
 {
     int left = NB_BESIDE_LEFT;
 
-    atomic_fetch_add(&l->late, 1); /* first: whoever finds the place LATE takes it off */
+    atomic_fetch_add(&l->late, 1); /* first, since the thread that finds the place LATE decrements it */
     if (!atomic_compare_exchange_strong(&b->state, &left, NB_BESIDE_LATE)) {
         atomic_fetch_sub(&l->late, 1);
         return 0;
@@ -487,8 +502,8 @@ static int catch_up(struct nb_launches *l, struct nb_beside *b)
     return 1;
 }
 
-/* Without a lock as long as ours are launched ahead: another thread may hold it while the driver holds up that thread.
- * The place is this thread's until its mark was submitted. */
+/* Take no lock as long as ours are launched ahead: another thread may hold it while the driver holds up that
+ * thread. The place is this thread's until its mark was submitted. */
 void nb_launches_join(struct nb_launches *l, uint64_t ticket)
 {
     struct nb_beside *b;
@@ -498,7 +513,7 @@ void nb_launches_join(struct nb_launches *l, uint64_t ticket)
     b = place_of(l, ticket, &place);
     if (!b)
         return;
-    do { /* the engine has ours leave, and the thread for calls of the driver launches another, at any moment */
+    do { /* at any moment the engine makes ours leave, and the driver thread launches another */
         state = NB_BESIDE_AHEAD;
         if (atomic_compare_exchange_strong(&b->state, &state, NB_BESIDE_OPEN)) {
             atomic_store(&l->stalls, 0);
@@ -520,7 +535,7 @@ void nb_launches_join(struct nb_launches *l, uint64_t ticket)
         nb_cuda_leave(l->cuda, mode);
     }
     atomic_compare_exchange_strong(&b->state, &made, NB_BESIDE_OPEN);
-    if (ret) /* the mark may never come; the engine's next turn ends all kernels and fails what needs them */
+    if (ret) /* the mark may never come. The engine's next turn ends all kernels and fails their work */
         atomic_store(&l->ring->failed, ret);
     pthread_mutex_unlock(&l->lock);
 }
@@ -537,7 +552,7 @@ void nb_launches_posted(struct nb_launches *l, uint64_t ticket)
     pthread_mutex_lock(&l->lock);
     ret = nb_cuda_enter(l->cuda, &mode);
     if (!ret) {
-        ret = launch_late(l, false); /* before this thread loads something itself */
+        ret = launch_late(l, false); /* before this thread loads a kernel itself */
         if (!ret)
             ret = submit_mark(l, b, &l->mark[place]);
         nb_cuda_leave(l->cuda, mode);
@@ -553,7 +568,7 @@ void nb_launches_unused(struct nb_launches *l, uint64_t ticket)
     struct nb_beside *b;
     unsigned place;
     int open = NB_BESIDE_OPEN;
-    /* Where the mark was submitted it may have come, and the place be another launch's. */
+    /* A submitted mark may have come, and the place may be another launch's. */
     const int marked = !l->first || atomic_load(&l->captured) > 0;
 
     if (marked)
@@ -565,7 +580,7 @@ void nb_launches_unused(struct nb_launches *l, uint64_t ticket)
         pthread_mutex_unlock(&l->lock);
 }
 
-/* ---- The thread for calls of the driver ---------------------------------------------------------------- */
+/* ---- The driver thread --------------------------------------------------------------------------------- */
 
 void nb_launches_alone(struct nb_launches *l)
 {
@@ -575,7 +590,8 @@ void nb_launches_alone(struct nb_launches *l)
     pthread_mutex_lock(&l->lock);
     if (!atomic_load(&l->ring->failed) && !(ret = nb_cuda_enter(l->cuda, &mode))) {
         ret = launch_late(l, true);
-        one = !ret && atomic_load(&l->alone_asked) && atomic_load(&l->open) == 0; /* else somebody just has */
+        /* else another thread has just launched one */
+        one = !ret && atomic_load(&l->alone_asked) && atomic_load(&l->open) == 0;
         if (one)
             ret = launch(l, l->stream, 0, &blocks);
         nb_cuda_leave(l->cuda, mode);
@@ -583,7 +599,7 @@ void nb_launches_alone(struct nb_launches *l)
         if (one && !ret)
             atomic_fetch_add(&l->alone_new, 1);
     }
-    if (ret) /* the engine's next turn fails what needs it */
+    if (ret) /* the engine's next turn fails its work */
         atomic_store(&l->ring->failed, ret);
     atomic_store(&l->alone_asked, 0);
     pthread_mutex_unlock(&l->lock);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's half of launches: which kernels may end, when there is none for work that waits, and the watchdog. The
- * states of a launch are explained in launch.c. Nothing here calls the driver.
+ * The engine's half of launches: which kernels may end, when waiting work has no kernel, and the watchdog.
+ * launch.c explains the states of a launch. The functions here never call the driver.
  */
 #include "device/cuda/gpu.h"
 
@@ -11,16 +11,17 @@
 
 #include "base/log.h"
 
-/* Work waits so long for a launch beside NCCL's. Where there are captured ones, a replay may have begun whose
- * kernel of ours has not, and a kernel of its own could then run at the same time on the same ring: so it is
- * long. */
+/* Time that work waits for a launch beside NCCL's. It is long where there are captured launches: a replay may
+ * have begun before its kernel of ours, and another kernel could then run at the same time on the same
+ * ring. */
 #define ORPHAN_NS INT64_C(500000)
 #define ORPHAN_CAPTURED_NS INT64_C(5000000000)
 #define DRAIN_NS INT64_C(5000000000)
 #define LINGER_NS INT64_C(1000000000)
-#define ALONE_NS INT64_C(1000000)  /* a kernel of its own stays so long without work */
-#define HOLD_NS INT64_C(2000000)   /* NCCL's launch may take so long after ours */
-#define LEAVE_NS INT64_C(50000000) /* what has to follow NCCL's launch may, after all was done */
+#define ALONE_NS INT64_C(1000000) /* time without work after which a kernel of its own ends */
+#define HOLD_NS INT64_C(2000000)  /* maximum time of NCCL's launch after ours */
+/* Maximum time from the end of all work to the calls that follow NCCL's launch. */
+#define LEAVE_NS INT64_C(50000000)
 
 static void give_blocks(struct nb_launches *l, _Atomic unsigned *taken)
 {
@@ -34,13 +35,13 @@ static int take_mark(struct nb_launches *l, unsigned place)
     if (!__atomic_load_n(&l->mark[place], __ATOMIC_ACQUIRE))
         return 0;
     l->mark[place] =
-        0; /* a captured one is set again only by a replay, which waits for the end of this one's kernel */
+        0; /* only a replay sets a captured one again, and it waits for the end of this one's kernel */
     return 1;
 }
 
 enum event { NONE, MARK, DUE, EVENTS }; /* DUE: its turn to end, or idle, or NCCL's launch does not return */
 
-/* What the engine's turn makes of a place; `ends`: its kernel is told to end. */
+/* Effect of the engine's turn on a place. `ends`: its kernel is told to end. */
 static const struct transition {
     int next;
     bool ends;
@@ -66,14 +67,14 @@ static const struct transition {
                          [DUE] = {NB_BESIDE_FREE, true}},
 };
 
-/* All kernels launched before this place's were told to end, so it is the one that would be. */
+/* Return whether all kernels launched before this place's were told to end, so that this one is next. */
 static bool is_next(const struct nb_launches *l, const struct nb_beside *b)
 {
     return atomic_load(&l->captured) == 0 && l->told + l->due == b->number;
 }
 
-/* Nothing will tell that NCCL's kernel has ended before somebody else gets on, who may wait for ours; and there is
- * nothing to be done for it. */
+/* Return whether a kernel without work may leave. No mark will report that NCCL's kernel has ended before
+ * another thread gets on, and that thread may wait for ours. */
 static bool may_leave(struct nb_launches *l, struct nb_beside *b)
 {
     const uint64_t started = __atomic_load_n(&l->ring->host->ring.started, __ATOMIC_ACQUIRE);
@@ -85,8 +86,8 @@ static bool may_leave(struct nb_launches *l, struct nb_beside *b)
     return l->busy_ns > b->begun_ns ? l->now - l->busy_ns > LEAVE_NS : l->now - b->begun_ns > LINGER_NS;
 }
 
-/* NCCL's launch does not return: another of ours is asked for, and this one may leave when that has had the time to get
- * into the driver, behind NCCL's. */
+/* Handle a launch of NCCL's that does not return: ask for another kernel of ours. Return true when that had
+ * time to get into the driver behind NCCL's, so that this one may leave. */
 static bool stalls(struct nb_launches *l, struct nb_beside *b)
 {
     if (l->now - b->forked_ns < HOLD_NS / 2 || !is_next(l, b))
@@ -116,7 +117,7 @@ static enum event event_of(struct nb_launches *l, unsigned place, int state)
     return NONE;
 }
 
-/* Its kernel is told to end. */
+/* Tell a place's kernel to end. */
 static void end_one(struct nb_launches *l, unsigned blocks)
 {
     l->due++;
@@ -124,7 +125,7 @@ static void end_one(struct nb_launches *l, unsigned blocks)
     nb_gpus_give_blocks(l->ctx->gpus, l->cuda->ordinal, blocks);
 }
 
-/* AHEAD and LATE are left by other threads, too, and who comes first decides. */
+/* Change an AHEAD or LATE place. Other threads leave these states, too, and the first change decides. */
 static void look_at_shared(struct nb_launches *l, unsigned place, int state, enum event event)
 {
     struct nb_beside *b = &l->beside[place];
@@ -150,7 +151,7 @@ static void look_at_shared(struct nb_launches *l, unsigned place, int state, enu
     }
 }
 
-/* Launches that are not captured. */
+/* Look at launches that are not captured. */
 static void look_at_open(struct nb_launches *l)
 {
     unsigned left = atomic_load(&l->places);
@@ -206,9 +207,9 @@ static int look_at_captured(struct nb_launches *l)
     return waiting;
 }
 
-/* Tell kernels to end, as many as are due; no more than the ring holds for those that have not begun. A GPU
- * that has failed ends all of them, also those that were told to end later, before they begin with anything
- * more: what they would work on may be gone. */
+/* Tell the due kernels to end, up to the ring's capacity for those that have not begun. A failed GPU ends all
+ * of them, also those that were told to end later, before they begin with more work: its memory may be
+ * gone. */
 static void tell(struct nb_launches *l)
 {
     struct nb_gpu_ring *ring = &l->ring->host->ring;
@@ -224,10 +225,10 @@ static void tell(struct nb_launches *l)
         l->due -= l->due > 0;
     }
     if (failed)
-        l->due = 0; /* all are */
+        l->due = 0; /* all are told */
 }
 
-/* Work, and no kernel that would do it: have one launched. */
+/* Ask for a kernel for work that has none. */
 static void ask_for_one(struct nb_launches *l)
 {
     if (l->how == NB_LAUNCH_RESIDENT && !l->said) {
@@ -258,7 +259,7 @@ static void end_alone(struct nb_launches *l)
     give_blocks(l, &l->alone_blocks);
 }
 
-/* `since`: when something last moved. */
+/* Fail the ring when the GPU makes no progress for too long. `since`: the time of the last progress. */
 static void watch(struct nb_launches *l, int64_t since, uint64_t started, uint64_t ended)
 {
     const struct nb_ring *r = l->ring;
@@ -320,7 +321,7 @@ int nb_launches_drain(struct nb_launches *l)
         end_alone(l);
         tell(l);
         ended = __atomic_load_n(&l->ring->host->ring.ended, __ATOMIC_ACQUIRE);
-        /* Replays count as ended, too; one that is in flight now is an error of the job's. */
+        /* Replays count as ended, too. A replay that is in flight now is an error of the job's. */
         if (l->due == 0 && __atomic_load_n(&l->ring->host->ring.started, __ATOMIC_ACQUIRE) <= ended &&
             ended >= atomic_load(&l->launched) && (l->told <= ended || atomic_load(&l->ring->failed)))
             return 1;
@@ -342,15 +343,15 @@ int nb_launches_turn(struct nb_launches *l)
     take_in_alone(l);
     look_at_open(l);
     waiting = look_at_captured(l);
-    /* `ended` first: of what has ended by then, all had begun. */
+    /* Read `ended` first: all kernels that had ended by then had begun. */
     ended = __atomic_load_n(&ring->ended, __ATOMIC_ACQUIRE);
     started = __atomic_load_n(&ring->started, __ATOMIC_ACQUIRE);
     if (atomic_load(&l->ring->failed)) {
         if (work)
             nb_ring_fail(l->ring, atomic_load(&l->ring->failed));
     } else if (work || l->wanted) {
-        /* Every kernel that was told to end has: nobody will come. One that was told, but has not ended, does
-         * all that was handed over before it was told, and `published` may have grown since. */
+        /* Without a kernel: every kernel that was told to end has ended. One that was told, but has not
+         * ended, does only the work from before it was told, and `published` may have grown since. */
         const int nobody = started <= ended && l->told <= ended && l->due == 0 &&
                            atomic_load(&l->open) == 0 && atomic_load(&l->late) == 0 && !waiting &&
                            !l->alone_open;
