@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All-gathers of weights that change from step to step. Whatever is sent in fewer bytes, every node must end
- * with exactly the owners' bytes at every step; and for weights that move a little, fewer bytes must be sent.
+ * All-gathers of weights that change from step to step. Every node must end with exactly the owners' bytes at
+ * every step, however the plugin sends them. Where weights move a little, the plugin must send fewer bytes
+ * than raw.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +15,10 @@ enum content {
     WALK_FP8,  /* one value in eight moves by one */
     UNCHANGED,
     NEW_EACH_STEP, /* random bytes */
-    JUMPS,         /* a walk that is replaced altogether every third step, as by loading a checkpoint */
+    JUMPS,         /* a walk that new values replace entirely every third step, as a loaded checkpoint does */
 };
 
-/* Bring a node's block from one step to the next; the same on every node that follows it. */
+/* Advance a node's block by one step. Every node that follows the block computes the same. */
 static void advance(unsigned char *w, size_t bytes, enum content kind, int slot, int rank, int step)
 {
     uint64_t rng = hx_seed((uint64_t)slot * 100 + (uint64_t)rank, (uint64_t)step, 0x77616c6b);
@@ -63,8 +64,8 @@ struct plan {
     } slot[6];
     int channels;
     bool in_place, delays;
-    double least_ratio; /* of bytes before and after coding, over all gathers after the first; 0: not looked
-                           at */
+    double least_ratio; /* bytes before coding over bytes after it, of all gathers after the first. 0:
+                           unchecked */
 };
 
 static double summary_ratio(void)
@@ -91,7 +92,7 @@ static int weights_node(struct hx_node *node, void *arg)
         return 1;
     for (int s = 0; s < plan->nslots; s++) {
         for (int r = 0; r < node->nnodes; r++)
-            w[s][r] = calloc(1, plan->slot[s].bytes); /* some kinds leave a last odd byte alone */
+            w[s][r] = calloc(1, plan->slot[s].bytes); /* some kinds leave a last odd byte unchanged */
     }
     for (int step = 0; step < plan->steps; step++) {
         for (int s = 0; s < plan->nslots; s++) {
@@ -155,7 +156,8 @@ static int weights(const char *name, int nnodes, struct plan plan, const char *c
 
 static const char *const env_exact[] = {"NIBBLE_AG=exact", NULL};
 
-/* The first gather is raw (ratio 1); at S steps with a later ratio of x the mean is S / (1 + (S-1)/x). */
+/* The first gather is raw, so its ratio is 1. With a later ratio of x the mean over S steps is S / (1 +
+ * (S-1)/x). */
 static int walk_bf16(void)
 {
     return weights(
@@ -229,8 +231,8 @@ static int in_place(void)
                    env_exact);
 }
 
-/* Nodes drift apart in time, with little credit and small units: confirmations and references get out of
- * step. */
+/* Nodes drift apart in time, with little credit and small units, so that confirmations and references get out
+ * of step. */
 static int out_of_step(void)
 {
     static const char *const env[] = {"NIBBLE_AG=exact", "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=4096",
@@ -246,8 +248,8 @@ static int out_of_step(void)
         env);
 }
 
-/* The same in two hops, and one node's copies of references are damaged now and then: pieces are asked for
- * again while newer ones fill the rings behind them. */
+/* Run the same in two hops, with one node's copies of references damaged now and then. The node asks for raw
+ * pieces while newer pieces fill the rings behind them. */
 static int out_of_step_forwarded(const char *name, int nnodes, const char *schedule)
 {
     const char *const env[] = {"NIBBLE_AG=exact",    "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=32768",
@@ -273,7 +275,7 @@ static int out_of_step_forwarded(const char *name, int nnodes, const char *sched
 
 HX_CASE(out_of_step_two_hop, out_of_step_forwarded("out of step in two hops", 5, "NIBBLE_SCHEDULE=two-hop"))
 
-/* Node 1 asks owners of other rows for raw bytes, through nodes of its own. */
+/* Node 1 asks owners in other rows for raw bytes, through nodes of its own row. */
 HX_CASE(out_of_step_two_level,
         out_of_step_forwarded("out of step in two levels", hx_quick() ? 6 : 9, "NIBBLE_SCHEDULE=two-level"))
 
@@ -288,7 +290,7 @@ static int walk_two_level(void)
         env);
 }
 
-/* One node has no memory for references: its row's confirmation says so, and all blocks are sent raw and are
+/* One node lacks memory for references. Its row's confirmation says so, and all blocks arrive raw and
  * right. */
 static int no_memory_on_one_two_level(void)
 {
@@ -317,7 +319,7 @@ static int walk_two_hop(void)
         env);
 }
 
-/* No memory for references: all of it raw and right. */
+/* All nodes lack memory for references: all blocks arrive raw and right. */
 static int no_memory(void)
 {
     static const char *const env[] = {"NIBBLE_AG=exact", "NIBBLE_REF_MAX_MB=0", NULL};
@@ -326,7 +328,7 @@ static int no_memory(void)
                    (struct plan){.steps = 4, .nslots = 1, .channels = 2, .slot = {{WALK_BF16, 150002}}}, env);
 }
 
-/* One node has no memory for references and the others do. */
+/* One node lacks memory for references. The other nodes have it. */
 static int no_memory_on_one(void)
 {
     static const char *const none[] = {"NIBBLE_REF_MAX_MB=0", NULL};
@@ -342,8 +344,8 @@ static int no_memory_on_one(void)
     return hx_job_run(&job, NULL);
 }
 
-/* A receiver that cannot decode now and then (its copy of the reference is not the owner's) gets the raw
- * bytes. */
+/* A receiver whose copy of the reference differs now and then from the owner's cannot decode. It must get the
+ * raw bytes. */
 static int asks_for_raw(void)
 {
     static const char *const fault[] = {"NIBBLE_FAULT=ref", NULL};

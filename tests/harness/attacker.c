@@ -12,7 +12,7 @@
 
 #include "lib/harness.h"
 
-/* Ports on which this process listens. */
+/* Find the ports on which this process listens. */
 static int own_ports(struct sockaddr_in *addr, int max)
 {
     unsigned long inode[256];
@@ -91,7 +91,7 @@ void *attacker(void *arg)
                     break;
                 case 2:
                     len = 3;
-                    memset(junk, 0, len); /* and no more, ever */
+                    memset(junk, 0, len); /* and send no further byte */
                     break;
                 default: break; /* silent */
                 }

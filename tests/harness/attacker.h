@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Strangers: a thread that connects to whatever port its process listens on, over and over, and sends a web
- * browser's request, random bytes, too little, or nothing. */
+/* Strangers: a thread that connects over and over to each port on which its process listens. It sends a web
+ * browser's request, random bytes, too few bytes, or no bytes. */
 #ifndef NIBBLE_TESTS_HARNESS_ATTACKER_H
 #define NIBBLE_TESTS_HARNESS_ATTACKER_H
 
@@ -12,7 +12,7 @@ struct attack {
     atomic_int hits;  /* connections made */
 };
 
-/* The thread's function; `attack` is a struct attack. */
+/* Attack until told to stop: the thread's function. `attack` points to a struct attack. */
 void *attacker(void *attack);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What goes wrong before a communicator stands, made on purpose: nodes that fail, are set up differently, are
- * switched off or absent, bad settings, strangers on the port. A communicator is declined on all nodes or on
- * none, the log says why, and point-to-point traffic goes on.
+ * Faults made on purpose before a communicator is up: nodes that fail, have other settings, are switched off
+ * or absent, bad settings, strangers on the port. All nodes must decline the communicator or none of them,
+ * the log must say why, and point-to-point traffic must go on.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -56,7 +56,7 @@ static int declined_node(struct hx_node *node, void *arg)
     return 0;
 }
 
-/* Node `who` of these has one more setting and declines; the others say so, and who it was. */
+/* Node `who` has one more setting and declines. The other nodes must log its reason and its number. */
 static int declined_by(int who, int nnodes, const char *const *env, const char *setting, const char *reason)
 {
     const char *const one_more[] = {setting, NULL};
@@ -89,7 +89,7 @@ HX_CASE(declined_regmr, declined("NIBBLE_FAULT=regmr", "regist"))
 HX_CASE(declined_settings, declined("NIBBLE_UNIT_BYTES=65536", "settings"))
 HX_CASE(declined_disabled, declined("NIBBLE_ENABLE=0", "NIBBLE_ENABLE"))
 
-/* Nodes that listen, and know of each other where. */
+/* Nodes that listen and know each other's addresses. */
 struct meeting {
     struct hx_lib *lib;
     struct hx_ctx ctx;
@@ -110,8 +110,8 @@ static int meet(struct hx_node *node, struct meeting *m)
     return 0;
 }
 
-/* A node that never comes to connect: the others give up after NIBBLE_CONNECT_TIMEOUT and say who is missing.
- */
+/* One node never connects. The other nodes must give up after NIBBLE_CONNECT_TIMEOUT and log which node is
+ * missing. */
 static int absent_node(struct hx_node *node, void *arg)
 {
     struct meeting m;
@@ -148,7 +148,7 @@ static int absent(void)
 
 struct grid_want {
     int nodes;
-    const char *line, *more; /* that each node logs */
+    const char *line, *more; /* that each node must log */
 };
 
 static int grid_node(struct hx_node *node, void *arg)
@@ -199,7 +199,8 @@ static int grid_connects(void)
     return 0;
 }
 
-/* Node 5 of two rows of three: nodes 0 and 1 have no connection with it, and say its reason all the same. */
+/* Node 5 of two rows of three declines. Nodes 0 and 1 are not connected with it and must log its reason,
+ * too. */
 static int grid_declined(const char *setting, const char *reason)
 {
     static const char *const env[] = {"NIBBLE_RS=raw", "NIBBLE_CONNECT_TIMEOUT=" HX_LONG,
@@ -212,10 +213,10 @@ HX_CASE(grid_declined_connect, grid_declined("NIBBLE_FAULT=connect", "fault inje
 HX_CASE(grid_declined_registration, grid_declined("NIBBLE_FAULT=regmr", "cannot register"))
 HX_CASE(grid_declined_settings, grid_declined("NIBBLE_UNIT_BYTES=65536", "settings"))
 
-/* It would connect with all, and they not all with it. */
+/* Node 5 would connect with all nodes. Some of them would not connect with it. */
 HX_CASE(grid_declined_mesh, grid_declined("NIBBLE_SCHEDULE=direct", "settings"))
 
-/* It takes three rows of two for the grid: other neighbours. */
+/* Node 5 assumes a grid of three rows of two, and so has other neighbors. */
 HX_CASE(grid_declined_group, grid_declined("NIBBLE_GROUP=2", "settings"))
 
 static void *connect_thread(void *arg)
@@ -227,7 +228,7 @@ static void *connect_thread(void *arg)
     return NULL;
 }
 
-/* Node 5 has connected with those of its row, waits for node 2, the other one of its column, and dies. */
+/* Node 5 has connected with the nodes of its row, waits for node 2 of its column, and dies. */
 static int grid_death_node(struct hx_node *node, void *arg)
 {
     struct meeting m;
@@ -267,8 +268,8 @@ static int grid_death(void)
 
 /* ---- bad settings ---- */
 
-/* They are no reason to fail on one node alone: it takes part, and all nodes decline and say which it is.
- * Without NIBBLE_REQUIRE=none that node's job stops then (tests/abi/test_tables). */
+/* A bad setting must not fail one node alone. The node takes part in the vote, and all nodes decline and log
+ * which setting is bad. Without NIBBLE_REQUIRE=none that node's job then stops (tests/abi/test_tables). */
 static int bad_settings(void)
 {
     static const char *const env[] = {"NIBBLE_CONNECT_TIMEOUT=" HX_LONG, "NIBBLE_REQUIRE=none", NULL};
@@ -295,16 +296,17 @@ static int bad_settings(void)
     return 0;
 }
 
-/* The node would be in another place of the grid, or in none. */
+/* The node would be elsewhere in the grid, or outside it. */
 HX_CASE(grid_bad_settings, grid_declined("NIBBLE_GROUP=some", "bad setting NIBBLE_GROUP=some"))
 
-/* ---- what is known at once ---- */
+/* ---- faults that nodes notice at once ---- */
 
 struct at_once {
     const char *name;
-    void (*fault)(struct meeting *m); /* on node 1, which then connects, or does not return */
-    const char *line;                 /* that the others log, with "node 1" */
-    const char *elsewhere;            /* over what is not TCP, and has words of its own; NULL: not known */
+    void (*fault)(struct meeting *m); /* runs on node 1, which then connects, or does not return */
+    const char *line;                 /* that the other nodes log, with "node 1" */
+    const char *elsewhere;            /* the line over other transports than TCP, which have their own
+                                         words. NULL: unknown */
     bool dies;
 };
 
@@ -352,7 +354,7 @@ static int at_once(const struct at_once *what, int nnodes, const char *schedule)
     return hx_job_run(&job, NULL);
 }
 
-/* Enough to say that there are too few. */
+/* Leave enough descriptors to report that there are too few. */
 static void few_descriptors(struct meeting *m)
 {
     const int more = 5;
@@ -367,7 +369,7 @@ static void few_descriptors(struct meeting *m)
 static void die_before_accepting(struct meeting *m)
 {
     (void)m;
-    hx_sleep(0.3); /* the others have connected, as far as they can tell */
+    hx_sleep(0.3); /* the other nodes believe that they have connected */
     raise(SIGKILL);
 }
 
@@ -379,7 +381,8 @@ static void damage_handle(struct meeting *m)
 static int known_at_once(void)
 {
     static const struct at_once faults[] = {
-        /* Elsewhere node 1 hears of a system error and may not be able to tell: the others lose it. */
+        /* Over other transports node 1 meets a system error and may be unable to report it. The other nodes
+         * lose its connections. */
         {"too few descriptors", few_descriptors, "too many open files", "node", false},
         {"death before accepting", die_before_accepting, "node 1", NULL, true},
         {"a damaged handle", damage_handle, "cannot connect to node 0", "cannot connect to node 0", false},
@@ -395,7 +398,7 @@ static int known_at_once(void)
     return 0;
 }
 
-/* ---- calls that make no sense ---- */
+/* ---- invalid calls ---- */
 
 static int bad_ranks_node(struct hx_node *node, void *arg)
 {
@@ -445,7 +448,7 @@ static int strangers_node(struct hx_node *node, void *arg)
 
     (void)arg;
     HX_CHECK(lib && hx_init(lib, 5, &ctx) == ncclSuccess, "init");
-    /* A listener that nobody connects to keeps the port open while everything else runs. */
+    /* A listener without connections keeps the port open while the other communicators run. */
     HX_CHECK(hx_coll_listen(lib, &ctx, 0, handle, &listen) == ncclSuccess, "listen");
     HX_CHECK(pthread_create(&thread, NULL, attacker, &attack) == 0, "thread");
     hx_sleep(0.05);
@@ -454,7 +457,7 @@ static int strangers_node(struct hx_node *node, void *arg)
         const char *stage = "?";
 
         if (node->rank == 0)
-            hx_sleep(0.1); /* the others' listeners wait under attack */
+            hx_sleep(0.1); /* the other nodes' listeners wait under attack */
         HX_CHECK(hx_comm_open(node, lib, &cfg, &comm, &stage) == ncclSuccess,
                  "bring-up under attack failed in %s", stage);
         for (int i = 0; i < 3; i++) {
@@ -487,7 +490,7 @@ static int strangers_node(struct hx_node *node, void *arg)
 
 HX_CASE(strangers, sx_job("strangers", 3, strangers_node, NULL, env_short))
 
-/* ---- settings as long as they may be ---- */
+/* ---- settings of the greatest length ---- */
 
 static int long_settings_node(struct hx_node *node, void *arg)
 {
@@ -506,8 +509,9 @@ static int long_settings_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-/* As many rules as may be, and numbers of any length: the line that tells the plan is shortened, as any long
- * line is. (So long that what is written behind that line's buffer is written behind the stack.) */
+/* Set as many rules as allowed, with numbers of any length. The plugin shortens the line that logs its plan,
+ * as any long line. The settings are so long that a write past that line's buffer would also be past the
+ * stack. */
 static int long_settings(void)
 {
     static char grad[1 << 17] = "NIBBLE_GRAD=";

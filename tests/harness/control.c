@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a user can choose and change: which communicators are compressed, shadow mode, and the switch that
- * takes compression out of a running job.
+ * Choices and changes of the user: which communicators nibble compresses, shadow mode, and the switch that
+ * stops compression in a running job.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -63,7 +63,7 @@ static int comms_included(void)
     return sx_job("included", NODES, included_node, NULL, env);
 }
 
-/* ---- nothing to gain ---- */
+/* ---- coding does not pay ---- */
 
 static int nothing_to_gain(void)
 {
@@ -101,8 +101,8 @@ static int something_to_gain(void)
            sx_job("unknown rate", NODES, connected_node, NULL, unknown);
 }
 
-/* Bad settings are refused at the vote (bringup.c), so that all nodes hear of them, and stop the job
- * (tests/abi/test_tables); here they are named, once. */
+/* Nodes refuse bad settings at the vote (bringup.c), so that all of them hear of it, and the job stops
+ * (tests/abi/test_tables). Here the log must name each bad setting once. */
 static int refused_node(struct hx_node *node, void *arg)
 {
     struct hx_lib *lib = hx_lib_open(NULL, 0);
@@ -130,7 +130,7 @@ static int bad_rules(void)
                   grad);
 }
 
-/* ---- what is delivered ---- */
+/* ---- delivered results ---- */
 
 /* Run one reduce-scatter and compare with the sum in double precision. */
 static int error_of_one(struct hx_node *node, struct hx_comm *comm, int round, double *nmse)
@@ -155,7 +155,7 @@ static int error_of_one(struct hx_node *node, struct hx_comm *comm, int round, d
     return 0;
 }
 
-#define EXACT 1e-10 /* FP32 sums; four bits leave more than 1e-3 */
+#define EXACT 1e-10 /* of FP32 sums. Four bits leave more than 1e-3 */
 
 /* ---- NIBBLE_SHADOW ---- */
 
@@ -177,7 +177,7 @@ static int shadow_node(struct hx_node *node, void *arg)
         if (error_of_one(node, comm, round, &nmse))
             return 1;
         HX_CHECK(nmse < EXACT, "round %d: shadow mode delivered an error of %g", round, nmse);
-        gather.seed = 7; /* the same weights again */
+        gather.seed = 7; /* the weights of before */
         if (sx_do(node, comm, &gather, NULL))
             return 1;
     }
@@ -261,7 +261,7 @@ static int write_word(const char *word)
     return 0;
 }
 
-/* Rounds until all nodes get sums with (coded = 1) or without an error of coding. */
+/* Run rounds until all nodes get sums with a coding error (coded = 1) or without one (coded = 0). */
 static int until(struct hx_node *node, struct hx_comm *comm, int *round, int coded)
 {
     double begin = hx_now(), all[HX_MAX_NODES];
@@ -305,8 +305,8 @@ static int switch_node(struct hx_node *node, void *arg)
             return 1;
     }
     while (node->rank == 1 && !hx_log_count("neither on nor off", control_path))
-        hx_sleep(0.02); /* it looks once a second */
-    hx_barrier(node);   /* what is not understood changes nothing */
+        hx_sleep(0.02); /* the plugin looks once a second */
+    hx_barrier(node);   /* an unknown word must change nothing */
     if (until(node, comm, &round, 0))
         return 1;
     HX_CHECK(hx_log_warns() == (node->rank == 1), "%d warnings", hx_log_warns());
@@ -321,7 +321,7 @@ static int switch_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, true);
 }
 
-/* The file is that of one node; the others have none. */
+/* Only one node has the file. */
 static int kill_switch(int nnodes, const char *const *env)
 {
     static char setting[96];
@@ -348,7 +348,7 @@ static int switch_direct(void)
     return kill_switch(NODES, env);
 }
 
-/* Node 0 and those of the other row and column hear of each other through third ones. */
+/* Node 0 and the nodes outside its row and column hear of each other through nodes between them. */
 static int switch_two_level(void)
 {
     static const char *const env[] = {"NIBBLE_MIN_BYTES=0", "NIBBLE_SCHEDULE=two-level", NULL};

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine over the CUDA device: a job of several nodes, each with a GPU of its own that a driver made of
- * threads plays (tests/gpu/fake_driver.h). Gradients with carried errors, weights as differences and plain
- * sums, all in one job, in every way in which the device works: a kernel for each batch, or one beside each
- * of NCCL's; NCCL's buffers pinned or in GPU memory; the kernels' own source on emulated threads. Whatever
- * the way, results are the bits that the host's codecs give. Links the plugin's parts: records of operations
- * and launches come from the test.
+ * The engine over the CUDA device: a job of several nodes, each with its own GPU that a driver made of
+ * threads plays (tests/gpu/fake_driver.h). The job has gradients with carried errors, weights sent as deltas
+ * and raw sums. It runs in every way in which the device works: a kernel for each batch, or a kernel beside
+ * each of NCCL's. NCCL's buffers are pinned or in GPU memory. The kernels' own source runs on emulated
+ * threads. In each way the results must have the bits that the host's codecs give. The program links the
+ * plugin's parts: the test supplies records of operations and launches.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -34,21 +34,21 @@
 struct way {
     const char *name;
     struct fake_settings fake;
-    int host;     /* no GPU: what the others are compared with */
-    int resident; /* NCCL tells its launches */
-    int trains;   /* recognises gradients, instead of all kinds of operations */
-    int brief;    /* little of it: for what is slow */
-    int split;    /* NCCL's buffers: what it sends is pinned, what it receives in GPU memory */
-    int direct;   /* NCCL's buffer is in GPU memory, and registered as such */
+    int host;     /* without a GPU: the run with which the other runs are compared */
+    int resident; /* NCCL reports its launches */
+    int trains;   /* recognises gradients, instead of running all kinds of operations */
+    int brief;    /* fewer operations, for slow runs */
+    int split;    /* NCCL's send buffer is pinned, its receive buffer in GPU memory */
+    int direct;   /* NCCL's buffer is in GPU memory, and registered as GPU memory */
 };
 
-/* What one node is in the middle of. */
+/* State of one node's run. */
 struct stage {
     struct hx_node *node;
     struct hx_lib *lib;
     struct hx_comm *comm;
     const struct way *way;
-    nb_cu_stream stream; /* NCCL's; NULL: launches are not told */
+    nb_cu_stream stream; /* NCCL's. NULL: launches go unreported */
     uint64_t *hash;      /* of results, in the node's scratch memory */
     int n;
 };
@@ -61,7 +61,7 @@ static int pretended_gpu(struct nb_context *ctx)
     return pretended;
 }
 
-/* The calling thread works for this GPU. */
+/* Let the calling thread work for this GPU. */
 static void pretend_gpu(int gpu)
 {
     pretended = gpu;
@@ -79,7 +79,7 @@ struct kernel {
     atomic_int over;
 };
 
-/* NCCL's kernel: on the GPU as long as its operation. */
+/* Stand in for NCCL's kernel, which stays on the GPU as long as its operation. */
 static void nccl_kernel(void *arg)
 {
     struct kernel *k = arg;
@@ -107,7 +107,7 @@ static int operate(struct stage *s, struct hx_op *op, const char *what)
     atomic_store(&k.over, 1);
     HX_CHECK(ret == ncclSuccess, "%s: result %d", what, (int)ret);
     if (s->stream)
-        fake_wait(s->stream); /* ours has ended, too: it is joined */
+        fake_wait(s->stream); /* nibble's kernel has ended, too, because the stream joins it */
     return 0;
 }
 
@@ -118,7 +118,7 @@ static int keep(struct stage *s, const void *result, size_t bytes)
     return 0;
 }
 
-/* What a chunk of an all-reduce is and whose error it has: else it would be raw. */
+/* Tell the plugin of a chunk's operation and buffer identity. Without them an all-reduce would be raw. */
 static int push(struct stage *s, const struct sx_spec *spec, int64_t slot)
 {
     struct nb_record r = {.func = NB_FUNC_ALL_REDUCE,
@@ -134,7 +134,7 @@ static int push(struct stage *s, const struct sx_spec *spec, int64_t slot)
     return 0;
 }
 
-/* The same contribution several times: with carried errors each round gives other bits. */
+/* Send the same contribution several times. With carried errors each round gives other bits. */
 static int gradients(struct stage *s, enum hx_func func, ncclDataType_t type, size_t count)
 {
     struct sx_spec spec = {
@@ -155,7 +155,7 @@ static int gradients(struct stage *s, enum hx_func func, ncclDataType_t type, si
     return 0;
 }
 
-/* Sums of integers, products, extremes: never coded. */
+/* Run sums of integers, products and extremes, which are always raw. */
 static int plain(struct stage *s, enum hx_func func, ncclDataType_t type, ncclRedOp_t op)
 {
     struct sx_spec spec = {.func = func,
@@ -186,8 +186,8 @@ static void step(uint32_t *w, size_t n, uint64_t seed)
         w[i] += (uint32_t)hx_rand_below(&rng, 60);
 }
 
-/* Exact, until differences and headers were seen on all nodes: whether a gather finds a reference that
- * everyone has confirmed is a matter of time. */
+/* Gather until all nodes have seen deltas and headers. Results must be exact. Timing decides whether a gather
+ * finds a reference that all nodes have confirmed. */
 static int weights(struct stage *s)
 {
     const size_t n = s->way->brief ? 1500 : 12000, block = n * 4, all = block * (size_t)s->node->nnodes;
@@ -248,7 +248,7 @@ static int all_of_it(struct stage *s)
     return weights(s);
 }
 
-/* The driver, and a communicator on it. */
+/* Start the driver and open a communicator on it. */
 static int stage_open(struct stage *s, const struct hx_comm_cfg *cfg)
 {
     const char *at;
@@ -268,7 +268,7 @@ static int stage_open(struct stage *s, const struct hx_comm_cfg *cfg)
     return 0;
 }
 
-/* Nothing of it is left. */
+/* Check that the fake driver holds no resources, and that a kernel ran. */
 static int stage_end(struct stage *s)
 {
     if (s->stream)
@@ -300,11 +300,11 @@ static int way_node(struct hx_node *node, void *arg)
     return stage_open(&s, &cfg) || all_of_it(&s) || sx_close(s.lib, s.comm, false) || stage_end(&s);
 }
 
-/* ---- what sums do to weights ---- */
+/* ---- effect of sums on weights ---- */
 
-/* A shard that is trained, as FSDP does: gathered in BF16, then a sum of the same size that changes nothing,
- * then the gradient, by whose sum the owner moves its weights. Nobody names either of them in NIBBLE_GRAD:
- * what the GPU shows of the sums and of what is gathered says which one is to be coded. */
+/* Train a shard as FSDP does: gather it in BF16, run a sum of the same size that changes no weights, then the
+ * sum of the gradient, by which the owner moves its weights. NIBBLE_GRAD names neither sum. The GPU's samples
+ * of sums and gathers must show which sum to code. */
 #define STEPS 64
 #define KEPT 12 /* steps at the end whose results are compared */
 
@@ -445,21 +445,21 @@ static int gpu_memory(void)
     return compare(&(struct way){.name = "gpu-memory", .fake = {.other = FAKE_DEVICE}, .resident = 1});
 }
 
-/* Only what is received is GPU-direct, as with NCCL_NET_GDR_READ=0. */
+/* Only the receive buffer is GPU-direct, as with NCCL_NET_GDR_READ=0. */
 static int gpu_receives(void)
 {
     return compare(
         &(struct way){.name = "gpu-receives", .fake = {.other = FAKE_PINNED}, .resident = 1, .split = 1});
 }
 
-/* GPU-direct for both: NCCL registers device pointers and nothing else. */
+/* Both buffers are GPU-direct: NCCL registers device pointers only. */
 static int gpu_pointers(void)
 {
     return compare(
         &(struct way){.name = "gpu-pointers", .fake = {.other = FAKE_PINNED}, .resident = 1, .direct = 1});
 }
 
-/* Differences are encoded by the CPU, decoded by the kernel. */
+/* The CPU encodes deltas, the kernel decodes them. */
 static int no_differences(void)
 {
     return compare(&(struct way){.name = "no-differences",
@@ -476,7 +476,7 @@ static int emulated(void)
         &(struct way){.name = "emulated", .fake = {.other = FAKE_DEVICE, .emulate = 1}, .brief = 1});
 }
 
-/* Sums are recognised on the GPU as they are on the host, from the same step on. */
+/* The GPU must recognise sums as the host does, from the same step on. */
 static int recognised(void)
 {
     return compare(&(struct way){.name = "recognised-pinned", .fake = {.other = FAKE_PINNED}, .trains = 1}) ||
@@ -496,9 +496,9 @@ static int recognised_emulated(void)
                                  .brief = 1});
 }
 
-/* ---- a kernel that does not get on ---- */
+/* ---- a kernel that makes no progress ---- */
 
-/* The watchdog of node 1 ends the operation on all nodes, and what was made is given back. */
+/* The watchdog of node 1 must end the operation on all nodes, and the plugin must give back its resources. */
 static int stuck_node(struct hx_node *node, void *arg)
 {
     const struct way way = {.fake = {.other = FAKE_DEVICE}, .resident = *(int *)arg};
@@ -528,7 +528,7 @@ static int stuck_node(struct hx_node *node, void *arg)
     HX_CHECK(ret != ncclSuccess, "results of a kernel that does nothing");
     HX_CHECK(hx_log_count("W ", node->rank == 1 ? "NIBBLE_GPU_TIMEOUT" : "node 1") > 0,
              "no WARN line says why");
-    hx_barrier(node);         /* so that nobody hears of another's end first */
+    hx_barrier(node);         /* so that each node sees its own end before it hears of another end */
     atomic_store(&k.over, 1); /* NCCL gives up, too */
     hx_comm_close(s.comm);
     hx_lib_close(s.lib);
@@ -548,7 +548,7 @@ static int stuck(void)
     return 0;
 }
 
-/* ---- sends and receives of GPU memory, over a transport that does not reach it ---- */
+/* ---- sends and receives of GPU memory, over a transport that cannot reach GPU memory ---- */
 
 static int p2p_node(struct hx_node *node, void *arg)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nodes that leave while others are late, and NCCL's teardown after an abort. The windows are handed over by
- * hand, while the proxy sleeps, so that each can be posted exactly when the case needs it.
+ * Nodes that leave while other nodes are late, and NCCL's teardown after an abort. The test posts windows
+ * itself while the proxy sleeps, each exactly when the case needs it.
  */
 #include <signal.h>
 #include <stdatomic.h>
@@ -13,7 +13,7 @@
 
 #define MAX_WINDOWS 6
 
-/* Post `n` windows of reduce-scatter, one a rank block; this node waits `late_s` before window
+/* Post `n` windows of reduce-scatter, one for each rank block. This node waits `late_s` before window
  * `late_window`. */
 static int post(struct hx_lib *lib, struct hx_comm *comm, char *send, char *recv, size_t block, int n,
                 int late_window, double late_s, void **req)
@@ -41,7 +41,7 @@ static int finish(struct hx_lib *lib, int n, void **req)
     return 0;
 }
 
-/* Every node adds rank + 1, so that each block's sum is n (n + 1) / 2. */
+/* Check each block's sum: every node adds rank + 1, so the sum is n (n + 1) / 2. */
 static int check_sum(struct hx_node *node, const char *recv, size_t block)
 {
     float want = (float)(node->nnodes * (node->nnodes + 1) / 2), got;
@@ -66,7 +66,7 @@ struct lateness {
     int late_rank, late_window;
 };
 
-/* Nodes that are done leave; the last one is late with a window that another still waits for. */
+/* Finished nodes leave. The last node is late with a window for which another node still waits. */
 static int leaving_node(struct hx_node *node, void *arg)
 {
     const struct lateness *late = arg;
@@ -86,10 +86,10 @@ static int leaving_node(struct hx_node *node, void *arg)
              node->rank == late->late_rank ? late->late_window : -1, 4.0, req) ||
         finish(lib, node->nnodes, req) || check_sum(node, region + size / 2, late->block))
         return 1;
-    return sx_close(lib, comm, true); /* a close that ran out of time says so */
+    return sx_close(lib, comm, true); /* a close that reached its limit logs it */
 }
 
-/* Node 0 has its block and leaves; node 2 is late for node 1, which must not blame node 0. */
+/* Node 0 has its block and leaves. Node 2 is late for node 1, which must not blame node 0. */
 static int left_in_order(void)
 {
     static const char *const env[] = {"NIBBLE_RS=raw", NULL};
@@ -98,7 +98,7 @@ static int left_in_order(void)
     return sx_job("left-in-order", 3, leaving_node, &late, env);
 }
 
-/* The same where node 0's row and column still need what it forwards for them. */
+/* The same where node 0's row and column still need segments that it forwards. */
 static int left_in_order_two_level(void)
 {
     static const char *const env[] = {"NIBBLE_RS=raw", "NIBBLE_SCHEDULE=two-level", NULL};
@@ -107,8 +107,8 @@ static int left_in_order_two_level(void)
     return sx_job("left-in-order, two levels", 6, leaving_node, &late, env);
 }
 
-/* Node 0's close times out while node 1 is late: what it has sent lies in the kernel and must still be
- * used. */
+/* Node 0's close times out while node 1 is late. The kernel holds the bytes that node 0 sent, and node 1 must
+ * still use them. */
 static int left_before_taken(void)
 {
     static const char *const env[] = {"NIBBLE_RS=raw", "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=65536",
@@ -118,8 +118,8 @@ static int left_before_taken(void)
     return sx_job("left-before-taken", 2, leaving_node, &late, env);
 }
 
-/* ncclCommAbort: NCCL frees its buffer after the first deregMr, before closeColl; a late peer's data must not
- * be written there. */
+/* ncclCommAbort: NCCL frees its buffer after the first deregMr, before closeColl. The plugin must not write a
+ * late peer's data to the freed buffer. */
 static int freed_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = {.channels = 2};
@@ -141,7 +141,7 @@ static int freed_node(struct hx_node *node, void *arg)
         HX_CHECK(hx_coll_dereg_mr(lib, hx_comm_plugin(comm), hx_comm_mhandle(comm, false)) == ncclSuccess,
                  "deregMr");
         munmap(mem, 8 * block);
-    } else { /* late: node 0 may have told of its end, so these may be refused */
+    } else { /* late: node 0 may have reported its end, so the plugin may refuse these */
         hx_sleep(0.5);
         for (size_t w = 0; w < 2; w++)
             hx_coll_ireducescatter(lib, hx_comm_plugin(comm), mem + w * block, block,
@@ -161,8 +161,8 @@ static int freed_after_dereg(void)
     return sx_job("freed-after-dereg", 2, freed_node, NULL, env);
 }
 
-/* ncclCommAbort between two windows of an operation, when the first is finished and the next has not come:
- * the other node is told at once, and nothing waits for it to take part. */
+/* ncclCommAbort between two windows of an operation: the first is finished, the second has not come. The
+ * other node must hear of it at once instead of waiting for this node. */
 static int half_way_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = {.channels = 2};
@@ -179,7 +179,7 @@ static int half_way_node(struct hx_node *node, void *arg)
     region = hx_comm_region(comm, &size);
     fill(node, region, 2 * block);
     hx_barrier(node);
-    if (node->rank == 1) { /* its part of node 0's block: finished as soon as it is staged */
+    if (node->rank == 1) { /* its part of node 0's block finishes when staged */
         double begun;
 
         if (post(lib, comm, region, region + size / 2, block, 1, -1, 0, req) || finish(lib, 1, req))
@@ -207,8 +207,8 @@ static int left_half_way(void)
     return sx_job("left-half-way", 2, half_way_node, NULL, env);
 }
 
-/* A node that fails says why. Another that sees only later all of what came, its connections closed, tells
- * that and not that it has lost the first, which would hide the culprit where that is a third. */
+/* A failing node says why. Another node sees its closed connections late, after all their messages. It must
+ * report that reason, and not the loss of the first node, which would hide a third node as the cause. */
 static void stop(int pid)
 {
     char path[64], line[256] = "", *state;
@@ -247,7 +247,7 @@ static int said_node(struct hx_node *node, void *arg)
         return 1;
     sx_prepare(node, &spec, &run);
     hx_barrier(node);
-    if (node->rank == 0) { /* NCCL gives up: an end with unfinished requests */
+    if (node->rank == 0) { /* NCCL gives up: it closes with unfinished requests */
         run.op.on_start = begun;
         run.op.on_start_arg = &posted;
         HX_CHECK(hx_post(comm, &run.op) == ncclSuccess, "post");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is special where work on the device is late (late.c). Ends with work in flight: NCCL frees its buffer,
- * closes, or the device itself fails: nothing may touch the buffer afterwards, everyone is told, and nobody
- * waits for ever. And operations whose work must not overlap.
+ * Cases that only occur where device work is late (late.c). First, ends with work in flight: NCCL frees its
+ * buffer, closes, or the device itself fails. From then on the buffer must stay untouched, all nodes must
+ * hear of the end, and every wait must end. Second, operations whose work must not overlap.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 static const char *const env_raw[] = {"NIBBLE_RS=raw", "NIBBLE_CLOSE_TIMEOUT=" HX_LONG, NULL};
 
-/* ---- NCCL frees its buffer while works read and write it ---- */
+/* ---- NCCL frees its buffer while device work reads and writes it ---- */
 
 #define BLOCK 65536
 #define WINDOWS 2
@@ -50,7 +50,7 @@ static int freed_node(struct hx_node *node, void *arg)
         *(double *)hx_scratch(node, 0) = hx_now() - t;
         HX_CHECK(hx_now() - t < HX_SOON_S, "deregMr took %.1f s", hx_now() - t);
     }
-    hx_sleep(1.5); /* what is still in flight would end this process */
+    hx_sleep(1.5); /* an access by work in flight would end this process */
     hx_comm_abort(comm);
     hx_lib_close(lib);
     return 0;
@@ -61,8 +61,8 @@ static int freed(void)
     struct hx_job job = {
         .name = "freed-with-work-in-flight", .nnodes = 2, .fn = freed_node, .env = env_raw, .seed = 1};
 
-    /* On a busy machine the engine may not have begun by then: a work takes 0.1 s, of which deregMr waits for
-     * the rest. */
+    /* On a busy machine the engine may not have begun by then. A piece of work takes 0.1 s, and deregMr waits
+     * for the rest of it. */
     for (int tries = 0; tries < 20; tries++) {
         struct hx_report *report = NULL;
         int rc = hx_job_run(&job, &report);
@@ -141,7 +141,7 @@ static int failing_node(struct hx_node *node, void *arg)
         HX_CHECK(hx_log_count("W ", strerror(EIO)) > 0, "no WARN line says what failed");
     else
         HX_CHECK(hx_log_count("W ", "node 1") > 0, "no WARN line names node 1");
-    hx_barrier(node); /* so that nobody hears of another's end first */
+    hx_barrier(node); /* so that each node sees its own end before it hears of another end */
     t = hx_now();
     hx_comm_close(comm);
     HX_CHECK(hx_now() - t < HX_SOON_S, "closing took %.1f s", hx_now() - t);
@@ -160,12 +160,11 @@ static int failing(void)
     return 0;
 }
 
-/* ---- operations that follow each other closely and carry on the same error ---- */
+/* ---- operations that follow each other closely and carry the same error ---- */
 
 #define ROUNDS 24
 
-/* Windows are handed over without waiting, as many as NCCL may have in flight; the hash of all results is
- * left. */
+/* Post operations without waiting, as many as NCCL may have in flight, and leave the hash of all results. */
 static int rounds_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = {.channels = 1, .buff_size = 64 << 10};
@@ -217,8 +216,8 @@ static int rounds_hash(const char *late, unsigned char *scratch)
     return rc;
 }
 
-/* Each round takes up the error that the one before has left: the same bits as where nothing is ever in
- * flight. */
+/* Each round adds the error that the round before has left. The results must have the same bits as a run that
+ * waits for each round. */
 static int errors_in_order(void)
 {
     unsigned char at_once[2 * ROUNDS * 8], polled[2 * ROUNDS * 8], thread[2 * ROUNDS * 8];
@@ -230,7 +229,7 @@ static int errors_in_order(void)
     return 0;
 }
 
-/* ---- there is none ---- */
+/* ---- the device is absent ---- */
 
 static int none_node(struct hx_node *node, void *arg)
 {

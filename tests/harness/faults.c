@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What goes wrong while a communicator is in use, made on purpose: late, dead and stopped nodes, misuse,
- * closing early. Every case says what each node must see: nobody may hang, nothing healthy may fail.
+ * Faults made on purpose while a communicator is in use: late, dead and stopped nodes, misuse, early closing.
+ * Every case says what each node must see. No node may hang, and no healthy communicator may fail.
  */
 #include <signal.h>
 #include <stdatomic.h>
@@ -14,7 +14,7 @@
 static const char *const env_short[] = {"NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=" HX_LONG,
                                         "NIBBLE_LATE_REPORT=2",  "NIBBLE_CONNECT_TIMEOUT=" HX_LONG,
                                         "NIBBLE_RS=raw",         NULL};
-/* Where closing must not wait for its limit. */
+/* For cases where closing must not wait for its limit. */
 static const char *const env_close[] = {"NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=" HX_LONG,
                                         "NIBBLE_RS=raw", NULL};
 
@@ -53,7 +53,7 @@ static int late_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-/* Late by several times the limit on signs of life. */
+/* A node is late by several times the limit on signs of life. */
 static int late(void)
 {
     double late_s = hx_quick() ? 5 : 4 * PEER_TIMEOUT_S;
@@ -76,8 +76,8 @@ struct end {
     bool stop; /* SIGSTOP instead of SIGKILL */
 };
 
-/* NCCL's thread of the node that ends: the first operation is not received yet, and without this node nobody
- * can end the second. */
+/* Runs on NCCL's thread of the node that ends: it has not received the first operation, and without this node
+ * the other nodes cannot end the second. */
 static void end_here(struct hx_op *op, void *arg)
 {
     const struct end *end = arg;
@@ -87,7 +87,7 @@ static void end_here(struct hx_op *op, void *arg)
     raise(end->stop ? SIGSTOP : SIGKILL);
 }
 
-/* A call of the plugin's own gives the error, not one that the proxy remembers. */
+/* Check that a call of the plugin itself gives the error, instead of the proxy's stored error. */
 static int refused_at_once(struct hx_lib *lib, struct hx_comm *comm)
 {
     void *req = NULL;
@@ -125,7 +125,7 @@ static int ending_node(struct hx_node *node, void *arg)
     hx_barrier(node);
     t = hx_now();
     HX_CHECK(hx_post(comm, &first.op) == ncclSuccess && hx_post(comm, &run.op) == ncclSuccess, "post");
-    /* A victim that was stopped is continued by node 0 after the others have given up. */
+    /* Node 0 continues a stopped victim after the other nodes have given up. */
     hx_where("waiting for the error");
     ret = hx_wait(comm, &run.op, node->rank == victim ? 0 : HX_SOON_S);
     HX_CHECK(ret != HX_TIMEOUT, "no error %.0f s after the end of node %d", hx_now() - t, victim);
@@ -166,7 +166,7 @@ static int ends(enum hx_func func, bool stop)
     return ends_among(3, env_close, func, stop);
 }
 
-/* Also those fail that were not connected with it. */
+/* Nodes that have no connection with the victim must fail, too. */
 static int killed_two_level(void)
 {
     static const char *const env[] = {"NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=" HX_LONG,
@@ -267,7 +267,7 @@ static int misuse_node(struct hx_node *node, void *arg)
     if (bad)
         return 1;
 
-    /* User buffers are refused, quietly, whatever their size, also beside NCCL's own region. */
+    /* The plugin must refuse user buffers of any size quietly, also beside NCCL's own region. */
     user = malloc(size);
     for (int k = 0; k < 2; k++) {
         mh = NULL;
@@ -275,7 +275,7 @@ static int misuse_node(struct hx_node *node, void *arg)
                  "a user buffer of %s size was registered", k ? "the region's" : "another");
     }
     free(user);
-    /* After all of that the communicator works. */
+    /* After all these calls the communicator must work. */
     if (hx_async_error(c) != ncclSuccess || sx_do(node, c, &spec, NULL))
         return 1;
     return sx_close(lib, c, true);
@@ -285,8 +285,8 @@ HX_CASE(misuse, sx_job("misuse", 2, misuse_node, NULL, env_short))
 
 /* ---- closing ---- */
 
-/* A node whose part is done, because its contributions left its hands early, closes at once; nothing may be
- * lost. */
+/* A node has finished its part early, because it has handed over its contributions, and closes at once. The
+ * other nodes must get all of them. */
 static int close_early_node(struct hx_node *node, void *arg)
 {
     enum { OPS = 2 };
@@ -307,7 +307,7 @@ static int close_early_node(struct hx_node *node, void *arg)
 
         sx_prepare(node, &spec, &run[i]);
     }
-    /* Node 0 owns the first block: it finishes first, while the others have not even begun. */
+    /* Node 0 owns the first block: it finishes before the other nodes begin. */
     hx_sleep(0.7 * node->rank);
     for (int i = 0; i < OPS; i++)
         HX_CHECK(hx_post(comm, &run[i].op) == ncclSuccess, "post");
@@ -362,7 +362,7 @@ static int close_unfinished_node(struct hx_node *node, void *arg)
         hx_comm_abort(comm);
         HX_CHECK(hx_now() - t < HX_SOON_S, "closing with unfinished requests took %.1f s", hx_now() - t);
     } else {
-        /* Node 1 still waits: the others leaving must reach it as an error. */
+        /* Node 1 still waits: it must get an error when the other nodes leave. */
         ncclResult_t ret = hx_wait(comm, &run.op, HX_SOON_S);
 
         HX_CHECK(ret != ncclSuccess && ret != HX_TIMEOUT, "the peers closed and the waiting node sees %d",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Error feedback does what it is for: when the same gradient comes again and again, the running mean of the
- * results approaches the truth like 1/n, where without feedback the same error comes every time.
+ * Error feedback reaches its aim: when the same gradient comes again and again, the running mean of the
+ * results approaches the true sum like 1/n. Without feedback the same error would come every time.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static int mean_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-/* Relative error of the mean (root of the mean square over nodes), or negative. */
+/* Return the relative error of the mean (root of the mean square over nodes), negative after a failure. */
 static double error_of_mean(ncclDataType_t type, int nnodes, const char *const *env)
 {
     struct hx_job job = {.name = env[0], .nnodes = nnodes, .fn = mean_node, .arg = &type, .env = env};
@@ -78,10 +78,10 @@ HX_CASE(fp32, closer(ncclFloat32, false, 20))
 /* The results themselves are rounded to 8 bits of mantissa, the same error in every round. */
 HX_CASE(bf16, closer(ncclBfloat16, false, 20))
 
-/* All three codes carry their errors on: contributions, sums of rows, finished sums. */
+/* All three encodings carry their errors on: contributions, sums of rows, finished sums. */
 HX_CASE(fp32_two_level, closer(ncclFloat32, true, 20))
 
-/* A value that is no number must not stay in the carried error: the rounds after it are as good as before. */
+/* A NaN or an infinity must not stay in the carried error: the rounds after it are as good as before. */
 static int nan_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 256 << 10};

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All-gathers in every mode of NIBBLE_AG. Whatever the mode: the own block stays as it is, all nodes that
- * receive a block hold the same bits of it, a source that did not change is delivered with the bits of the
- * time before, and what is not known to be a float type arrives exactly, even if its bytes look like weights.
- * What may be lossy stays within its bound; for BF16 weights in the hottest phase delta4 sends 3.6 times
+ * All-gathers in every mode of NIBBLE_AG. In each mode the own block stays unchanged, all nodes that receive
+ * a block hold the same bits of it, and a source that did not change arrives with the bits of the time
+ * before. Bytes of a type that is not known to be a float type arrive exactly, even if they look like
+ * weights. Lossy blocks stay within their bound. For BF16 weights in the hottest phase delta4 sends 3.6 times
  * fewer bytes than raw.
  *
- * The type of a gather is only in its record, which NCCL's profiler events give and here the test gives; so
- * this program links the plugin's sources instead of loading the plugin.
+ * Only the record of a gather states its type. NCCL's profiler events make the record in a job, and here the
+ * test makes it. So this program links the plugin's sources instead of loading the plugin.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -25,16 +25,21 @@
 #define ROUNDS 8
 
 enum mode { RAW, EXACT, DELTA4, OFF };
-enum told { UNTOLD, UNKNOWN, TOLD }; /* no record; one without the user's call; one with it */
+enum told {
+    UNTOLD,
+    UNKNOWN,
+    TOLD
+}; /* without a record, with a record that lacks the user's call, with a
+                                        full record */
 
 struct variant {
     const char *name;
-    enum nb_dtype content; /* weights of this type, whatever is told of them */
+    enum nb_dtype content; /* weights of this type, whatever type the record states */
     enum told told;
     ncclDataType_t type;
 };
 
-/* Those without records come first: what comes before the first record has none. */
+/* Variants without records come first: operations before the first record have none. */
 static const struct variant variants[] = {
     {"no record", NB_BF16, UNTOLD, 0},         {"record without a type", NB_BF16, UNKNOWN, 0},
     {"int8", NB_BF16, TOLD, ncclInt8},         {"uint8", NB_BF16, TOLD, ncclUint8},
@@ -43,10 +48,10 @@ static const struct variant variants[] = {
     {"float32", NB_F32, TOLD, ncclFloat32},
 };
 
-/* What happens to the weights before each round, the same on every node. TWICE: a step, and two gathers of
- * the same source one behind the other; MORE: a step, a gather, a step and a gather at once. The second of
- * these finds that receivers have not confirmed the first, as a rule, and waits for it: what is sent does not
- * depend on when they do. */
+/* Changes of the weights before each round, the same on every node. TWICE: a step, then two gathers of the
+ * same source one behind the other. MORE: a step, a gather, a step and a gather at once. The second of these
+ * gathers usually finds that receivers have not confirmed the first, and waits for it. So the time of
+ * confirmations does not change the bytes that go out. */
 enum change { NEW, STEP, SAME, TWICE, MORE };
 static const enum change changes[ROUNDS] = {NEW, STEP, SAME, TWICE, SAME, MORE, SAME, NEW};
 
@@ -58,7 +63,7 @@ static bool lossy(enum mode mode, const struct variant *v, bool fp32)
     return is_float && mode == DELTA4 && (v->type != ncclFloat32 || fp32);
 }
 
-/* Masters of a block; steps are of about one size, as Adam's. */
+/* Move the master weights of a block by steps of about one size, as Adam's. */
 static void advance(float *w, enum change change, uint64_t seed, double ratio)
 {
     uint64_t rng = hx_seed(seed, 1, 2);
@@ -97,10 +102,10 @@ static int push(struct hx_comm *comm, const struct variant *v, size_t bytes)
 struct plan {
     enum mode mode;
     bool fp32, damaged;
-    bool few_windows; /* whole operations in one: then gathers overtake confirmations every few times */
+    bool few_windows; /* one window for each operation: gathers then overtake confirmations every few times */
 };
 
-/* Error of a lossy block, over that of rounding to bfloat16. */
+/* Return the error of a lossy block over the error of rounding to bfloat16. */
 static double error_of(enum nb_dtype type, const void *want, const void *got, size_t from, size_t to)
 {
     double error2 = 0, unit2 = 0;
@@ -168,7 +173,7 @@ static void make_sources(struct hx_node *node, struct buffers *b, int which, enu
     }
 }
 
-/* As in a training step, the confirmations of what was gathered last have arrived everywhere. */
+/* Wait until the confirmations of the last gather have arrived on all nodes, as in a training step. */
 static void until_confirmed(struct hx_node *node, struct hx_comm *comm)
 {
     struct nb_coll_stats s;
@@ -180,7 +185,7 @@ static void until_confirmed(struct hx_node *node, struct hx_comm *comm)
     hx_barrier(node);
 }
 
-/* One or two gathers, the second posted before the first has ended. */
+/* Run one gather, or two with the second posted before the first has ended. */
 static int round_run(struct hx_node *node, struct hx_comm *comm, const struct variant *v, struct buffers *b,
                      int gathers, bool in_place, const char *what)
 {
@@ -337,8 +342,8 @@ MODE_CASE(delta4_fp32, DELTA4, "delta4-fp32", "auto")
 MODE_CASE(delta4_two_hop, DELTA4, "delta4", "two-hop")
 MODE_CASE(off, OFF, "off", "auto")
 
-/* ---- what delta4 is for: fewer bytes through a hot phase, and an error that does not grow ----------------
- */
+/* ---- aims of delta4: fewer bytes through a hot phase, and an error that does not grow
+ * -------------------- */
 
 static int hot_node(struct hx_node *node, void *arg)
 {
@@ -405,7 +410,7 @@ static int hot(void)
     return sx_job("hot phase", 3, hot_node, (void *)(uintptr_t)&variants[6], env);
 }
 
-/* Without records, where the user says what type they have. */
+/* Gathers without records, where a setting states their type. */
 static int untyped(void)
 {
     static const char *const env[] = {"NIBBLE_AG=delta4", "NIBBLE_MIN_BYTES=0", "NIBBLE_AG_UNTYPED=bfloat16",
@@ -414,8 +419,8 @@ static int untyped(void)
     return sx_job("untyped", 3, hot_node, (void *)(uintptr_t)&variants[0], env);
 }
 
-/* A node whose copies of references are damaged now and then asks for raw bytes, and gets what the others
- * hold. */
+/* A node whose copies of references are damaged now and then asks for raw bytes, and must get the bits that
+ * the other nodes hold. */
 static int damaged(void)
 {
     static const char *const env[] = {"NIBBLE_AG=delta4", "NIBBLE_MIN_BYTES=0", NULL};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Load, initialise, connect, run, finalize, unload, again and again, through every table version: nothing may
- * be left behind (threads, descriptors, memory), and every version must work.
+ * Load, initialise, connect, run, finalize, unload, again and again, through every table version. The plugin
+ * must leave no thread, descriptor or memory behind, and every version must work.
  */
 #include <malloc.h>
 #include <pthread.h>
@@ -12,7 +12,7 @@
 #include "lib/suite.h"
 #include "nibble/nccl_net.h"
 
-static const char *const env_raw[] = {"NIBBLE_RS=raw", NULL}; /* results can be compared bit by bit */
+static const char *const env_raw[] = {"NIBBLE_RS=raw", NULL}; /* so that results compare bit by bit */
 
 static int all_three(struct hx_node *node, struct hx_comm *comm, uint64_t seed)
 {
@@ -49,16 +49,15 @@ static int p2p_once(struct hx_node *node, struct hx_lib *lib, struct hx_ctx *ctx
 }
 
 /*
- * Memory that this process holds, exactly: what malloc has given out, and address space beside malloc's.
- * Resident pages would tell less: malloc keeps freed ones, more or fewer of them by how threads happen to
- * meet.
+ * Memory that this process holds, exactly: malloc's used blocks, and address space beside malloc's. Resident
+ * pages would tell less: malloc keeps more or fewer freed pages, as the threads happen to meet.
  */
 struct held {
     long heap_kb, mapped_kb;
 };
 
-/* What may come and go: some blocks in threads' caches; a few stacks (see cycles_node). 34 cycles are noticed
- * that lose half a KiB each of malloc's, or 32 KiB each of mappings. */
+/* Memory that may come and go: some blocks in threads' caches, and a few stacks (see cycles_node). The test
+ * notices 34 cycles that each lose half a KiB of malloc's memory, or 32 KiB of mappings. */
 #define MOST_HEAP_KB 16
 #define MOST_MAPPED_KB 1024
 
@@ -76,12 +75,12 @@ static int cycles_node(struct hx_node *node, void *arg)
     int cycles = *(int *)arg, threads = hx_thread_count(), fds = hx_fd_count();
     struct held warm = {0}, now;
 
-    if (!hx_quick()) { /* else memory is not judged, and sanitizers need larger stacks */
+    if (!hx_quick()) { /* quick runs do not judge memory, and sanitizers need larger stacks */
         pthread_attr_t small_stacks;
 
-        /* An arena of malloc's maps 64 MiB, whenever two threads meet in it: have one. */
+        /* malloc maps 64 MiB for another arena whenever two threads meet in one. Allow one arena. */
         mallopt(M_ARENA_MAX, 1);
-        /* glibc keeps the stacks of threads that ended, as many as ever ran at once: let them not hide a
+        /* glibc keeps the stacks of ended threads, as many as ever ran at once. Small stacks cannot hide a
          * leak. */
         pthread_attr_init(&small_stacks);
         pthread_attr_setstacksize(&small_stacks, 128 << 10);
@@ -109,7 +108,8 @@ static int cycles_node(struct hx_node *node, void *arg)
         HX_CHECK(hx_comm_close(comm) == ncclSuccess, "close in cycle %d", i);
         HX_CHECK(hx_comm_close(second) == ncclSuccess, "second close in cycle %d", i);
         HX_CHECK(hx_finalize(lib, &ctx) == ncclSuccess, "finalize in cycle %d", i);
-        if (i == 0 && hx_quick()) /* a sanitizer starts a thread of its own beside the first other one */
+        if (i == 0 && hx_quick()) /* a sanitizer starts its own thread beside the first thread of the
+                                     plugin */
             threads = hx_settled_threads(threads);
         HX_CHECK(hx_settled_threads(threads) == threads, "cycle %d leaves %d threads, before it were %d", i,
                  hx_thread_count(), threads);
@@ -183,7 +183,7 @@ static int versions(void)
     return 0;
 }
 
-/* An idle communicator costs no CPU: the engine sleeps. */
+/* An idle communicator must use no CPU time: the engine sleeps. */
 static int idle_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10};

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a running job writes about itself: metrics agree with the summary at close, a node that is stopped is
- * named by the merged hang reports of the others, and a folder that is none, or a pipe, holds nothing up.
+ * Files that a running job writes about itself. Metrics must agree with the summary at close. The merged hang
+ * reports of the other nodes must name a stopped node. A pipe, or a file in place of the folder, must delay
+ * no operation.
  */
 #include <dirent.h>
 #include <fnmatch.h>
@@ -43,8 +44,8 @@ static void remove_dir(void)
     rmdir(dir);
 }
 
-/* The file of process `pid` whose name ends so; "" when there is none. In a container more comes after the
- * number. */
+/* Find the file of process `pid` whose name has this ending, "" when it does not exist. In a container more
+ * characters follow the number. */
 static void find_file(int pid, const char *ending, char *path, size_t cap)
 {
     DIR *d = opendir(dir);
@@ -62,7 +63,7 @@ static void find_file(int pid, const char *ending, char *path, size_t cap)
 
 /* ---- metrics ------------------------------------------------------------------------------------------- */
 
-/* The value of the sample whose line has all of these; -1: there is none. */
+/* Return the value of the sample whose line has all of these, -1 when it does not exist. */
 static double sample(const char *path, const char *name, const char *label1, const char *label2)
 {
     FILE *f = fopen(path, "re");
@@ -78,7 +79,8 @@ static double sample(const char *path, const char *name, const char *label1, con
     return value;
 }
 
-/* The number behind `key` in the part of the line that begins with `from`; -1: there is none. */
+/* Return the number behind `key` in the part of the line that begins with `from`, -1 when it does not
+ * exist. */
 static double of_line(const char *line, const char *from, const char *key)
 {
     const char *at = strstr(line, from);
@@ -204,7 +206,8 @@ static int metrics_agree(void)
     return rc;
 }
 
-/* ---- folders that cannot be written -------------------------------------------------------------------- */
+/* ---- unwritable folders
+ * ----------------------------------------------------------------------------------- */
 
 static int blocked_node(struct hx_node *node, void *arg)
 {
@@ -218,7 +221,7 @@ static int blocked_node(struct hx_node *node, void *arg)
     while (hx_log_count("NIBBLE_METRICS: cannot write", NULL) < 1 ||
            hx_log_count("NIBBLE_HANG_REPORT: cannot write", NULL) < 1)
         hx_sleep(0.01);
-    hx_sleep(2.2); /* likely tried again */
+    hx_sleep(2.2); /* long enough for another try */
     if (sx_close(lib, comm, true))
         return 1;
     HX_CHECK(hx_log_warns() == 2, "%d warnings instead of two", hx_log_warns());
@@ -266,7 +269,7 @@ static int bad_settings(void)
 
 /* ---- a hang -------------------------------------------------------------------------------------------- */
 
-/* What nibble-hang says of the folder into `text`; its status. */
+/* Run nibble-hang on the folder, copy its output to `text`, and return its exit status. */
 static int run_hang(char *text, size_t cap)
 {
     const char *build = getenv("NB_BUILDDIR");
@@ -286,10 +289,10 @@ static int run_hang(char *text, size_t cap)
 }
 
 struct stand {
-    bool stop; /* SIGSTOP; else it only does not call */
+    bool stop; /* SIGSTOP. Otherwise the node only calls late */
 };
 
-/* Node 1 is stopped, or calls late; the others wait for it, and write so. */
+/* Node 1 is stopped, or calls late. The other nodes wait for it, and their reports must say so. */
 static int hang_node(struct hx_node *node, void *arg)
 {
     const struct stand *stand = arg;
@@ -346,7 +349,7 @@ static int hang(bool stop)
 HX_CASE(stopped_is_named, hang(true))
 HX_CASE(late_is_named, hang(false))
 
-/* Node 1 is stopped for so long that the others' communicators fail, which these close at once. */
+/* Node 1 is stopped so long that the other nodes' communicators fail. These nodes close them at once. */
 static int failed_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 64 << 10};

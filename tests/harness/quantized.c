@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Results of the plugin where values are quantized, driven as NCCL drives it: within a bound, the same bits
- * again in another run and on every node, values that are no numbers only at their own places; and which
- * schedule is chosen.
+ * Results of the plugin with quantized values, driven as NCCL drives it. Errors must stay within a bound, the
+ * bits must be the same in another run and on every node, and a NaN or an infinity must stay at its own
+ * place. The last cases check which schedule the plugin chooses.
  *
- * Bounds. int4 encodes groups of 32 values with a step of 1/8 of the group's largest, for Gaussian values 2.4
- * sigma on average: noise of step^2/12, 0.78 % of the energy, less (0.62 %) because a group is encoded
- * transformed where its largest value is smaller then. A sum has the own contribution exact and the noise of
- * the others added incoherently, so the error relative to the energy of all contributions is (N-1)/N of that.
+ * Bounds. int4 encodes groups of 32 values with a step of 1/8 of the group's largest value, which is 2.4
+ * sigma on average for Gaussian values. The noise is step^2/12, 0.78 % of the energy. It is less, 0.62 %,
+ * because the codec transforms a group whose largest value becomes smaller that way. A sum has the own
+ * contribution exactly and the noise of the other contributions added incoherently. So the error relative to
+ * the energy of all contributions is (N-1)/N of 0.62 %.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 
 #include "lib/suite.h"
 
-#define INT4_NMSE 0.0070 /* between what the codec reaches and what it would be without the transform */
+#define INT4_NMSE 0.0070 /* between the codec's noise and its noise without the transform */
 
 static const char *const env_int4[] = {"NIBBLE_RS=int4", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF=off", NULL};
 
@@ -30,9 +31,9 @@ static int int4_node(struct hx_node *node, void *arg)
     const char *schedule = getenv("NIBBLE_SCHEDULE");
     bool two_hop = schedule && strcmp(schedule, "two-hop") == 0;
     bool two_level = schedule && strcmp(schedule, "two-level") == 0;
-    /* In two hops all contributions are coded but the owner's and the summing node's, and then their sum; in
-     * two levels those of the summing node of every row (here two) are not, and codes of 8 bits count for
-     * next to nothing. */
+    /* In two hops all contributions are coded except the owner's and the summing node's, and then their sum
+     * is. In two levels the contributions of the summing node of every row, here of two rows, are raw. Codes
+     * of 8 bits add a negligible error. */
     double bound = INT4_NMSE *
                    (two_level ? 2 * node->nnodes - 4
                     : two_hop ? 2 * node->nnodes - 3
@@ -52,7 +53,7 @@ static int int4_node(struct hx_node *node, void *arg)
                                    .seed = (uint64_t)n,
                                    .in_place = n & 1,
                                    .chunk = n % 3 == 1 ? 12288 : 0};
-            /* Few values: the error of one sample of the noise may be well above its mean. */
+            /* With few values, one sample of the noise may be well above its mean. */
             spec.max_nmse = (k == 2 ? bound : 3 * INT4_NMSE) + sx_rounding_nmse(types[t]);
             struct sx_run run;
             ncclResult_t ret;
@@ -114,7 +115,7 @@ static const char *const env_int4_grid[] = {"NIBBLE_RS=int4", "NIBBLE_MIN_BYTES=
 HX_CASE(int4_two_level, int4(4, 3, env_int4_grid))
 HX_CASE(int4_two_level_8, int4(8, 4, env_int4_grid))
 
-/* The same sequence in two fresh jobs, error feedback included, gives the same bits. */
+/* The same sequence in two fresh jobs, error feedback included, must give the same bits. */
 static int repeat_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = {.channels = 4, .buff_size = 128 << 10, .gpu_delay_us = *(unsigned *)arg};
@@ -168,7 +169,7 @@ HX_CASE(repeatable_direct, repeatable("NIBBLE_SCHEDULE=direct"))
 HX_CASE(repeatable_two_hop, repeatable("NIBBLE_SCHEDULE=two-hop"))
 HX_CASE(repeatable_two_level, repeatable("NIBBLE_SCHEDULE=two-level"))
 
-/* ---- values that are no numbers ---- */
+/* ---- NaN and infinities ---- */
 
 struct foreign {
     int rank;  /* whose contribution */
@@ -239,15 +240,15 @@ static int foreign_node(struct hx_node *node, void *arg)
 
 HX_CASE(foreign_values, sx_job("NaN and infinity", 3, foreign_node, NULL, env_int4))
 
-/* ---- which schedule a reduce-scatter takes by itself ---- */
+/* ---- schedule that the plugin chooses for a reduce-scatter ---- */
 
-/* Counts of a reduce-scatter of FP32, and whether it goes in two hops. Windows are of 64 KiB at most. */
+/* Counts of a reduce-scatter of FP32, and whether it goes in two hops. Windows have at most 64 KiB. */
 struct choice {
     size_t count;
     bool two_hop;
 };
 
-/* How long operations took, and how much of that this processor worked. */
+/* Check that the summary states how long operations took, and how much processor time they used. */
 static int told_time(void)
 {
     double busy = -1, worked = -1, share = -1, pace = -1;
@@ -297,8 +298,8 @@ static int choose(int nnodes, size_t count, const char *second, bool two_hop)
     return sx_job("choice", nnodes, choice_node, &choice, env);
 }
 
-/* Two hops where all in flight is of one owner or two; with 8 bits on the second hop later, since they take
- * longer; never where there are few nodes. */
+/* Two hops where all windows in flight are of one owner or two. With 8 bits on the second hop that takes a
+ * larger operation, since its bytes take longer. With few nodes the schedule is always direct. */
 static int choice(void)
 {
     const char *int4 = "NIBBLE_RS_SECOND=int4", *int8 = "NIBBLE_RS_SECOND=int8";

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Quantized all-reduces. They need an operation record (which bytes of the padded chunks are values, whose
- * error it is), which NCCL's profiler events give and here the test gives; so this program links the plugin's
- * sources instead of loading the plugin.
+ * Quantized all-reduces. They need an operation record, which says which bytes of the padded chunks are
+ * values and which residual belongs to them. NCCL's profiler events make the record in a job, and here the
+ * test makes it. So this program links the plugin's sources instead of loading the plugin.
  *
- * Bounds: every contribution but the own is quantized once (0.7 % of its energy at most, see results.c), and
- * the sum once more on its way back to all nodes, by a node that quantizes the sum of N contributions whose
- * energy is the sum of theirs.
+ * Bounds: every contribution except the own is quantized once, with at most 0.7 % of its energy as error (see
+ * results.c). The sum is quantized once more on its way back to all nodes, by a node that quantizes the sum
+ * of N contributions. That sum has the sum of their energies.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static int push(struct hx_comm *comm, const struct sx_spec *spec, size_t chunk, 
     return 0;
 }
 
-/* ---- sizes that end anywhere, padding full of NaN and 1e30 ---- */
+/* ---- sizes of any remainder, padding full of NaN and 1e30 ---- */
 
 static int padded_node(struct hx_node *node, void *arg)
 {
@@ -68,7 +68,7 @@ static int padded_node(struct hx_node *node, void *arg)
             ncclResult_t ret;
 
             rounding = types[t] == ncclFloat32 ? 1e-13 : types[t] == ncclFloat16 ? 1e-6 : 1.6e-5;
-            spec.max_nmse = (k >= 4 ? bound : 4 * bound) + rounding; /* few values: a sample of the noise */
+            spec.max_nmse = (k >= 4 ? bound : 4 * bound) + rounding; /* few values: one sample of the noise */
             sx_prepare(node, &spec, &run);
             if (push(comm, &spec, (size_t)(128 << 10) / HX_STEPS, -1))
                 return 1;
@@ -106,7 +106,7 @@ HX_CASE(padded_2, padded(2, 2))
 HX_CASE(padded_3, padded(3, 8))
 HX_CASE(padded_5, padded(5, 12))
 
-/* ---- feedback: the mean of repeated all-reduces comes to the truth ---- */
+/* ---- feedback: the mean of repeated all-reduces approaches the true sum ---- */
 
 struct next_record {
     struct hx_comm *comm;
@@ -139,7 +139,7 @@ static int mean_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-/* Every node measures what its codes leave: it must not own all that would be measured. */
+/* Return whether every node measured the error of its codes. A node that owns all blocks would measure zero. */
 static bool all_measured(const struct hx_report *rep, int nnodes)
 {
     for (int r = 0; r < nnodes; r++)
@@ -183,7 +183,7 @@ static int feedback_two_level(void)
     return feedback(hx_quick() ? 4 : 6, env);
 }
 
-/* ---- records that are wrong, missing or for something else ---- */
+/* ---- wrong and missing records, and records of other operations ---- */
 
 static int wrong_records_node(struct hx_node *node, void *arg)
 {
@@ -202,12 +202,12 @@ static int wrong_records_node(struct hx_node *node, void *arg)
                                .seed = (uint64_t)round};
         struct sx_spec rec = spec;
 
-        /* All nodes have the same wrong record: the operation must run raw, hence exactly. */
+        /* All nodes have the same wrong record: the operation must run raw, and so exactly. */
         switch (round % 6) {
         case 0: rec.type = ncclBfloat16; break;
         case 1: rec.type = ncclInt32; break;
         case 2:
-            rec.chunk = 4096; /* of which a window would hold 16 */
+            rec.chunk = 4096; /* a window would hold 16 of these */
             break;
         case 3:
             rec.func = HX_REDUCE_SCATTER; /* of an operation that never comes */
@@ -218,7 +218,7 @@ static int wrong_records_node(struct hx_node *node, void *arg)
             return 1;
         if (sx_do(node, comm, &spec, NULL))
             return 1;
-        /* The operation after it has the right record and is quantized. */
+        /* The operation after it has the right record and must be quantized. */
         spec.fill = HX_FILL_NORMAL;
         spec.max_nmse = 0.03;
         if (push(comm, &spec, (size_t)(128 << 10) / HX_STEPS, -1))
@@ -231,8 +231,8 @@ static int wrong_records_node(struct hx_node *node, void *arg)
 
 HX_CASE(wrong_records, sx_job("wrong records", 3, wrong_records_node, NULL, env_plain))
 
-/* One node lost a record that the others have. Whatever happens: a right result or an error everywhere, no
- * hang. */
+/* One node lost a record that the other nodes have. The job must end with a right result or an error on every
+ * node, without a hang. */
 static int lost_record_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = {.channels = 4, .buff_size = 128 << 10, .poison = true};

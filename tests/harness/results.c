@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Results of the plugin without quantization, driven as NCCL drives it: every type, operation and size,
- * shapes that cut blocks anywhere, large operations; exact where exactness is promised, else within rounding.
+ * shapes that cut blocks anywhere, large operations. Results must be exact where the plugin promises it, and
+ * otherwise within rounding.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -68,7 +69,7 @@ static int exact_node(struct hx_node *node, void *arg)
 
 HX_CASE(exact_types, sx_job("every type exactly", 2, exact_node, NULL, env_raw))
 
-/* Sums of rows are rounded once more on the way, and pow2 and exact fills do not mind. */
+/* Sums of rows are rounded once more on the way. Values of the pow2 and exact fills stay exact. */
 HX_CASE(exact_types_two_level, sx_job("every type exactly, two levels", 6, exact_node, NULL, env_raw_grid))
 HX_CASE(exact_types_two_hop, sx_job("every type exactly, two hops", 4, exact_node, NULL, env_raw_two_hop))
 HX_CASE(exact_types_3, sx_job("every type exactly", 3, exact_node, NULL, env_raw))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of the harness itself on the fake table: the right one must pass in every shape, and each faulty one
- * must be noticed for the right reason.
+ * Tests of the harness itself on the fake table. The right table must pass in every shape, and the harness
+ * must notice each faulty table for the right reason.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -144,7 +144,7 @@ static int queue(void)
     return rc;
 }
 
-/* ---- faulty tables must be noticed ---- */
+/* ---- the harness must notice faulty tables ---- */
 
 struct faulty {
     enum hx_func func;
@@ -179,9 +179,9 @@ static int faulty_node(struct hx_node *node, void *arg)
     return 0;
 }
 
-enum verdict { FAILS, HANGS, STALLS }; /* stalls: one node fails and leaves the other waiting */
+enum verdict { FAILS, HANGS, STALLS }; /* stalls: one node fails and leaves the other node waiting */
 
-/* Run a faulty table; it must fail with `text` in some node's failure, or hang. */
+/* Run a faulty table. It must fail with `text` in some node's failure, or hang. */
 static int must_notice(enum fake_bug bug, enum hx_func func, enum verdict verdict, const char *text)
 {
     struct faulty faulty = {func, verdict != FAILS};
@@ -207,8 +207,8 @@ HX_CASE(notices_early_done, must_notice(FAKE_EARLY_DONE, HX_ALL_REDUCE, FAILS, "
 HX_CASE(notices_lost_window, must_notice(FAKE_LOST, HX_REDUCE_SCATTER, HANGS, "reduce-scatter of 40000"))
 HX_CASE(notices_null_for_ever, must_notice(FAKE_NULL_FOREVER, HX_ALL_GATHER, HANGS, "all-gather of 40000"))
 
-/* The trap that a friendlier loop would not spring: while a call is refused nothing of its group is tested.
- */
+/* A trap that a more lenient loop would miss: while the plugin refuses a call, the proxy tests no request of
+ * its group. */
 HX_CASE(notices_pool_freed_in_test, must_notice(FAKE_POOL, HX_ALL_GATHER, HANGS, "all-gather of 40000"))
 HX_CASE(notices_missing_request,
         must_notice(FAKE_NO_REQUEST, HX_REDUCE_SCATTER, HANGS, "reduce-scatter of 40000"))

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random sequences of all functions and types, with the least credit and small units, every node in its own
- * time: posting late, filling and draining slots with delays, now and then leaving one alone for long. The
- * proof of "nothing can wait in a circle" by trying: no job may hang, and every result must be right.
+ * Random sequences of all functions and types, with the least credit and small units. Every node keeps its
+ * own time: it posts late, fills and drains slots with delays, and now and then leaves a slot alone for long.
+ * The test tries to refute that waits form no circle: every job must end, and every result must be right.
  *
- * The sequence depends on the job's seed only and is the same on all nodes; delays depend on the
- * rank, too. A failure prints the seed; NB_STRESS_SEED=<n> runs that one, NB_STRESS_SECONDS=<s> changes the
- * time for all jobs together.
+ * The sequence depends only on the job's seed and is the same on all nodes. Delays depend on the rank, too. A
+ * failure prints the seed. NB_STRESS_SEED=<n> runs one seed, NB_STRESS_SECONDS=<s> changes the time for all
+ * jobs together.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,10 +16,10 @@
 struct plan {
     double seconds;
     bool int4;
-    const char *schedule; /* as the word of NIBBLE_SCHEDULE */
+    const char *schedule; /* value of NIBBLE_SCHEDULE */
 };
 
-/* `gather`: an all-gather, so that every batch has one and shows which schedule is taken. */
+/* Draw an operation. `gather` asks for an all-gather, so that every batch has one and shows the schedule. */
 static void draw(uint64_t *rng, struct sx_spec *s, const struct plan *plan, int channels, bool gather)
 {
     static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat16, ncclInt32,
@@ -38,13 +38,13 @@ static void draw(uint64_t *rng, struct sx_spec *s, const struct plan *plan, int 
     s->in_place = hx_rand_below(rng, 2);
     s->fill = s->func == HX_ALL_GATHER ? HX_FILL_BITS : HX_FILL_EXACT;
     s->seed = hx_rand(rng);
-    /* Contents that come again are sent as differences, or as a header alone. */
+    /* Repeated contents travel as deltas, or as a header alone. */
     if (s->func == HX_ALL_GATHER && hx_rand_below(rng, 2)) {
         s->seed = hx_rand_below(rng, 3);
         s->count = 4000 + 1000 * (size_t)s->seed;
         s->type = ncclBfloat16;
     }
-    /* What is quantized cannot be exact. */
+    /* Quantized sums cannot be exact. */
     if (plan->int4 && s->func == HX_REDUCE_SCATTER && s->op == ncclSum &&
         (s->type == ncclFloat32 || s->type == ncclBfloat16 || s->type == ncclFloat16)) {
         s->fill = HX_FILL_NORMAL;
@@ -52,7 +52,7 @@ static void draw(uint64_t *rng, struct sx_spec *s, const struct plan *plan, int 
     }
 }
 
-/* 1 when the summary counts all-gathers of this kind, 0 when it counts none, -1 when it does not tell. */
+/* Return 1 when the summary counts all-gathers of this kind, 0 when the count is 0, -1 without a count. */
 static int went(const char *line, const char *key)
 {
     const char *at = strstr(line, "all_gather ops=");

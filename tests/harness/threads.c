@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Codec threads (NIBBLE_HOST_THREADS) under a job: results have the same bits with any number of them, an
- * abort in the middle leaves nothing that touches NCCL's buffer, and a process that can have none works
- * without.
+ * Codec threads (NIBBLE_HOST_THREADS) under a job. Results must have the same bits with any number of
+ * threads, an abort during an operation must leave no access to NCCL's buffer, and a process that cannot
+ * start threads must work without them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 #define OPS 9
 
-/* Sums with feedback, all-reduces, and all-gathers of which every second one is sent as differences. */
+/* Run sums with feedback, all-reduces, and all-gathers of which every second one travels as deltas. */
 static int bits_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = {.channels = 4, .buff_size = 256 << 10};
@@ -71,7 +71,7 @@ static int same_bits(void)
     return 0;
 }
 
-/* NCCL aborts while works are in flight, at another moment each time, and its buffer is freed. */
+/* NCCL aborts while tasks are in flight, at another moment each time, and frees its buffer. */
 static int aborted_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = {.channels = 4, .buff_size = 1 << 20};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * More than one thing at a time: operations in flight behind each other, communicators on different threads,
- * a network that is slower than the nodes, and point-to-point traffic.
+ * Several things at a time: operations in flight behind each other, communicators on different threads, a
+ * network that is slower than the nodes, and point-to-point traffic.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -30,8 +30,8 @@ static int queue_node(struct hx_node *node, void *arg)
     (void)arg;
     if (sx_open(node, &cfg, &lib, &comm))
         return 1;
-    /* Two logical communicators (a parent and its split child) use one collComm: their operations alternate,
-     * with other shapes and other channel counts, in the order that is the same everywhere. */
+    /* Two logical communicators, a parent and its split child, use one collComm. Their operations alternate,
+     * with different shapes and channel counts, in an order that is the same on all nodes. */
     for (int i = 0; i < N; i++) {
         struct sx_spec spec = {.func = (enum hx_func)(i / 2 % 3),
                                .type = i & 1 ? ncclFloat32 : ncclInt64,
@@ -115,12 +115,12 @@ static int two_comms_node(struct hx_node *node, void *arg)
 
 HX_CASE(two_comms, sx_job("two communicators", 3, two_comms_node, NULL, env_raw))
 
-/* ---- a network of its own with a rate limit ---- */
+/* ---- a separate network with a rate limit ---- */
 
 #define SLOW_MBPS 50
 #define SLOW_BURST 100e3 /* bytes that pass at once, see netns.c */
 
-/* Bytes that this node has sent over its link. */
+/* Return the bytes that this node has sent over its link. */
 static double link_sent(void)
 {
     FILE *f = fopen("/proc/self/net/dev", "re");
@@ -151,8 +151,8 @@ static int slow_node(struct hx_node *node, void *arg)
         if (sx_do(node, comm, &spec, NULL))
             return 1;
     }
-    /* 4 bits instead of 32: the same reduce-scatter sends less, over a network that takes its time for every
-     * byte. How long it takes is told only: other work on the machine makes it slower. */
+    /* With 4 bits instead of 32 the same reduce-scatter must send fewer bytes, over a network of limited
+     * rate. The test only prints the time, since other work on the machine makes it longer. */
     for (int coded = 0; coded < 2; coded++) {
         struct sx_spec spec = {.func = HX_REDUCE_SCATTER,
                                .type = coded ? ncclFloat32 : ncclInt32,
@@ -252,10 +252,10 @@ static int p2p(void)
 struct beside {
     struct px_plan plan;
     size_t count;  /* values of a collective's block */
-    bool measures; /* do the same again with collectives that are sent raw (integers) */
+    bool measures; /* measure again with integer collectives, which are raw */
 };
 
-/* Reduce-scatters and all-gathers one after the other until the pipeline is through on every node. */
+/* Run reduce-scatters and all-gathers one after the other until every node has finished its pipeline. */
 static int collectives(struct hx_node *node, struct hx_comm *comm, struct px *px, size_t count, bool raw,
                        int *n)
 {
@@ -294,12 +294,12 @@ static int pipeline_node(struct hx_node *node, void *arg)
     HX_CHECK(hx_init(lib, 78, &ctx) == ncclSuccess, "init");
     if (px_open(node, lib, &ctx, &b->plan, &px))
         return 1;
-    /* The better of two, since other work on the machine only ever makes it slower. */
+    /* Take the better of two times, since other work on the machine only ever makes a run slower. */
     for (int i = 0; i < (b->measures ? 4 : 1); i++) {
         int raw = i & 1;
         double t;
 
-        do { /* until several ran beside it: this thread may have come late */
+        do { /* until several collectives ran beside it: this thread may have come late */
             hx_barrier(node);
             if (px_start(px) || collectives(node, comm, px, b->count, raw, &n))
                 return 1;
@@ -326,8 +326,8 @@ static int pipeline(void)
     return sx_job("pipeline", 3, pipeline_node, &b, NULL);
 }
 
-/* Where the network is the bottleneck, collectives of 4 bits leave more of it to the pipeline than raw
- * ones. */
+/* Where the network is the bottleneck, collectives of 4 bits must leave more of it to the pipeline than raw
+ * collectives do. */
 static int pipeline_slow(void)
 {
     struct beside b = {.plan = {.exchanges = 60, .most = 128 << 10, .seed = 3, .check = true},
@@ -342,7 +342,7 @@ static int pipeline_slow(void)
     bool slower = true;
     int rc = 0;
 
-    /* Once of several times, since other work on the machine comes when it likes. */
+    /* One success in several tries suffices, since other work on the machine comes at any time. */
     for (int i = 0; i < 5 && slower && rc == 0; i++) {
         struct hx_report *rep;
 
