@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The net and CollNet tables of NCCL, versions 8 to 12, declared a second time and independently of the
- * plugin's own headers: a field that the plugin has in the wrong place is then seen by the harness as NCCL
- * would see it.
+ * plugin's own headers. If the plugin has a field in the wrong place, the harness sees it as NCCL would.
  *
- * What differs between versions: 8 has int sizes and counts, 32-bit SGEs; 9 has size_t, forceFlush, virtual
- * devices and the two maximum sizes; 10 a profiler callback, a config for connect and profiler handles; 11 a
- * context a communicator, finalize, setNetAttr and the multi-request size; 12 eight devices a virtual NIC and
- * the rail's and plane's ids.
+ * Differences between versions: 8 has int sizes and counts, and 32-bit SGEs. 9 has size_t, forceFlush,
+ * virtual devices and the two maximum sizes. 10 adds a profiler callback, a config for connect and profiler
+ * handles. 11 adds a context for each communicator, finalize, setNetAttr and the multi-request size. 12
+ * allows eight devices in a virtual NIC and adds the ids of rail and plane.
  */
 #ifndef NIBBLE_TESTS_HARNESS_ABI_H
 #define NIBBLE_TESTS_HARNESS_ABI_H
@@ -63,8 +62,8 @@ struct hx_sge_v9 { /* to 12 */
 
 #define HX_COMMA , /* inside a macro argument */
 
-/* The members that all versions have in common, with the types that change as arguments. CTX is "void *ctx,"
- * or nothing; SIZE the type of sizes; PH1, PH2 the profiler handles of isend and irecv. */
+/* Members common to all versions, with their varying types as arguments. CTX is "void *ctx," or empty. SIZE
+ * is the type of sizes. PH1 and PH2 are the profiler handles of isend and irecv. */
 #define HX_NET_HEAD(PROPS, CTX) \
     ncclResult_t (*devices)(int *); \
     ncclResult_t (*getProperties)(int, PROPS *); \

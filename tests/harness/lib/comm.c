@@ -63,7 +63,7 @@ static int region_intact(const struct hx_comm *c)
 }
 
 /* Deregister, close, finalize: sendProxyFree and recvProxyFree of all channels, then ncclNetPluginFinalize.
- * The first error is the result. */
+ * Return the first error. */
 static ncclResult_t teardown(struct hx_comm *c)
 {
     ncclResult_t first = ncclSuccess, ret;
@@ -78,7 +78,7 @@ static ncclResult_t teardown(struct hx_comm *c)
     }
     if (c->plugin && (ret = hx_coll_close(c->lib, c->plugin)) != ncclSuccess && !first)
         first = ret;
-    /* After closeColl the plugin may not touch the region any more. */
+    /* After closeColl the plugin must not touch the region. */
     if (c->region) {
         if (!region_intact(c)) {
             hx_fail("the plugin wrote outside of the region");
@@ -208,7 +208,7 @@ ncclResult_t hx_comm_open(struct hx_node *node, struct hx_lib *lib, const struct
     hx_where("CollNet connect");
     ret = hx_coll_connect(lib, handle, node->nnodes, node->rank, listen, &c->plugin);
     if (ret != ncclSuccess) {
-        c->plugin = NULL; /* and the listen comm is dropped without closeListen, as NCCL does */
+        c->plugin = NULL; /* NCCL drops the listen comm here without closeListen */
         goto fail;
     }
     at = "closeListen";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What has arrived, compared as bytes. Apart from data.c, since these may read what the plugin has
- * written. */
+/* Compare received bytes. This file is separate from data.c because its functions may read memory that the
+ * plugin has written. */
 #include <string.h>
 
 #include "internal.h"

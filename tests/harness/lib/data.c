@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Types, fills, reference reductions and measures of error for tests. Independent of the plugin's codec on
- * purpose, and obvious. Harness programs spend most of their time here, so values are taken apart by their
- * bits instead of by the functions of <math.h>, and ThreadSanitizer does not watch this file: it touches only
- * what belongs to the calling thread, never a buffer that the plugin has (gpu.c fills and drains those).
+ * Types, fills, reference reductions and measures of error for tests. They are independent of the plugin's
+ * codec on purpose, and simple. Harness programs spend most of their time here, so the functions take values
+ * apart by their bits instead of calling <math.h>. ThreadSanitizer does not watch this file: it touches only
+ * memory of the calling thread, never a buffer that the plugin has. gpu.c fills and drains such buffers.
  */
 #include <math.h>
 #include <string.h>
@@ -31,8 +31,8 @@ bool hx_type_is_float(ncclDataType_t type)
     return type >= ncclFloat16;
 }
 
-/* Small floats: exponent bits, mantissa bits. E4M3 is the "fn" kind: no infinities, one NaN pattern a sign.
- */
+/* Small floats: exponent bits, mantissa bits. E4M3 is the "fn" kind, without infinities and with one NaN
+ * pattern for each sign. */
 struct small_float {
     int ebits, mbits, bias;
     bool fn;
@@ -48,7 +48,7 @@ static struct small_float small_format(ncclDataType_t type)
     }
 }
 
-/* 2^exp, for exponents of normal numbers. */
+/* Return 2^exp, for exponents of normal numbers. */
 static double power(int exp)
 {
     uint64_t bits = (uint64_t)(exp + 1023) << 52;
@@ -90,7 +90,8 @@ static unsigned small_store(struct small_float f, double v)
     exp = (int)(a_bits >> 52) - 1023; /* a = 1.xxx * 2^exp, or less than any small float */
     if (exp < 1 - f.bias)
         exp = 1 - f.bias;
-    /* Less than 2^52 plus 2^52 is a whole number, rounded to nearest even: units of the last place. */
+    /* A number below 2^52, added to 2^52, is rounded to a whole number, nearest even: units of the last
+     * place. */
     mant = a * power(f.mbits - exp) + 0x1p52 - 0x1p52;
     if (mant >= 2u << f.mbits) {
         mant /= 2;
@@ -163,7 +164,7 @@ void hx_store(ncclDataType_t type, void *buf, size_t i, double value)
     }
 }
 
-/* Irwin-Hall with 12 terms: near enough to a Gaussian, and bitwise the same everywhere. */
+/* Return a nearly Gaussian number (Irwin-Hall with 12 terms), with the same bits on every machine. */
 static double normal(uint64_t *state)
 {
     double sum = -6;

@@ -16,7 +16,8 @@
 
 struct arena {
     enum fake_bug bug;
-    atomic_uint published[HX_MAX_NODES], finished[HX_MAX_NODES]; /* windows handed in, results written */
+    /* windows that the node has posted, results that it has written */
+    atomic_uint published[HX_MAX_NODES], finished[HX_MAX_NODES];
     unsigned char data[HX_MAX_NODES][RING][MAX_WINDOW];
 };
 
@@ -36,7 +37,7 @@ struct comm {
     int nnodes, rank;
     unsigned calls; /* accepted so far */
     unsigned finished;
-    struct request request[64]; /* by number; NCCL has at most 8 in flight a group */
+    struct request request[64]; /* by number. NCCL has at most 8 in flight for each group */
     int in_use;
     char *region_end;
 };
@@ -46,7 +47,7 @@ static bool faulty(const struct comm *c, enum fake_bug bug, unsigned number)
     return arena->bug == bug && c->rank == 1 && number == FAULTY_CALL;
 }
 
-/* The part of a window that lies in a rank's block. */
+/* Find the part of a window that lies in a rank's block. */
 static void part_of(const struct request *r, int rank, size_t *beg, size_t *end)
 {
     size_t lo = (size_t)rank * r->bytes_per_rank, hi = lo + r->bytes_per_rank;
@@ -100,7 +101,7 @@ static void write_result(struct comm *c, struct request *r)
         c->region_end[16] = 1;
 }
 
-/* Finish, in order, what everybody has handed in. */
+/* Finish, in order, the windows that all nodes have posted. */
 static void progress(struct comm *c)
 {
     while (c->finished < c->calls) {
@@ -139,7 +140,7 @@ static ncclResult_t submit(struct comm *c, struct request want, const void *send
     progress(c);
     for (int k = 0; k < c->nnodes; k++) {
         if (c->calls >= atomic_load(&arena->finished[k]) + RING)
-            return ncclSuccess; /* refused: somebody still needs the ring's slot */
+            return ncclSuccess; /* refused: another node still needs the ring's slot */
     }
     r = &c->request[c->calls % 64];
     *r = want;
@@ -298,7 +299,8 @@ static ncclResult_t f_test(void *request, int *done, int *size)
     return ncclSuccess;
 }
 
-/* A request lies in the array of its communicator, at the place its number tells. */
+/* Return the communicator of a request, which lies in the communicator's array at the index that its number
+ * gives. */
 static struct comm *comm_of(struct request *r)
 {
     return (struct comm *)((char *)(r - r->number % 64) - offsetof(struct comm, request));

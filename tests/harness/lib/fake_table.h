@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A CollNet table of a few lines that is right by construction: windows are exchanged through shared memory
- * and reduced value by value. With it the harness is tested itself, and with one fault built in it must
- * notice.
+ * A CollNet table of a few lines, simple enough to be obviously right: it exchanges windows through shared
+ * memory and reduces value by value. The harness's own tests run on it. With one fault built in, the harness
+ * must notice the fault.
  */
 #ifndef NIBBLE_TESTS_HARNESS_FAKE_H
 #define NIBBLE_TESTS_HARNESS_FAKE_H
@@ -12,10 +12,10 @@
 enum fake_bug {
     FAKE_RIGHT,
     FAKE_WRONG_BIT,     /* one bit of one window of one node is flipped */
-    FAKE_EARLY_DONE,    /* a window is reported done before its data are there */
+    FAKE_EARLY_DONE,    /* a window is reported done before its data have arrived */
     FAKE_LOST,          /* one window never completes */
     FAKE_NULL_FOREVER,  /* from some call on every call is refused */
-    FAKE_POOL,          /* four request objects, given back by test only */
+    FAKE_POOL,          /* four request objects, which only test gives back */
     FAKE_NO_REQUEST,    /* success without writing *request */
     FAKE_OVERRUN,       /* writes behind the region */
     FAKE_WRONG_PLACE,   /* reduce-scatter: writes the own part where the window starts */
@@ -24,10 +24,10 @@ enum fake_bug {
     FAKE_CRASH          /* a node dies in a call */
 };
 
-/* Memory shared by all nodes; call in the parent before the job. */
+/* Prepare memory that all nodes share. Call it in the parent before the job. */
 void fake_prepare(enum fake_bug bug);
 void fake_release(void);
-/* The table, ncclCollNet version 12. */
+/* Return the table, ncclCollNet version 12. */
 const void *fake_table(void);
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulated GPU: for each channel of the running operation it fills send slots that the proxy has given
- * credit for, and drains receive slots whose tail has moved, in the way of NCCL's CollNet-direct kernels with
- * one GPU a node. Runs on the proxy thread between two of its passes.
+ * The simulated GPU. For each channel of the running operation it fills send slots for which the proxy has
+ * given credit, and drains receive slots whose tail has moved, as NCCL's CollNet-direct kernels do with one
+ * GPU in a node. It runs on the proxy thread between two passes of the proxy.
  */
 #include <string.h>
 
 #include "internal.h"
 
-/* True once the channel's random delay is over; `at` keeps the moment drawn for this step. */
+/* Return true once the channel's random delay is over. `at` keeps the moment drawn for this step. */
 static bool delay_over(struct hx_comm *c, double *at)
 {
     if (!c->cfg.gpu_delay_us)
@@ -37,7 +37,8 @@ static bool drain_due(struct hx_comm *c, double *at)
     return true;
 }
 
-/* Bytes of an all-reduce vector that channel `sub` carries in `step`, and where they start. */
+/* Return the bytes of an all-reduce vector that channel `sub` carries in `step`, and set *offset to their
+ * start. */
 static size_t ar_part(const struct hx_op_state *s, int sub, uint64_t step, size_t *offset)
 {
     *offset = (size_t)(step * (uint64_t)s->nsubs + (uint64_t)sub) * s->chunk;
@@ -46,16 +47,16 @@ static size_t ar_part(const struct hx_op_state *s, int sub, uint64_t step, size_
     return s->bytes - *offset < s->chunk ? s->bytes - *offset : s->chunk;
 }
 
-/* What a chunk holds behind its valid bytes is whatever was there before; here the worst of it. Words that
- * are no numbers or huge in one type or another, or, in every other operation, ordinary values of the right
- * type that are 3000 times too large: no outliers among themselves, but ruinous for the scale of whoever
- * shares one with them. */
+/* Fill the end of a chunk behind its valid bytes. With NCCL it holds stale memory, here the worst case: words
+ * that are NaN or huge in one type or another. In every other operation it holds ordinary values of the right
+ * type that are 3000 times too large. Among themselves they are no outliers, but they ruin the scale of every
+ * group that they share. */
 static void poison(char *at, size_t bytes, ncclDataType_t type, bool large)
 {
     /* NaN as float32, 1e30, NaN as two bfloat16, NaN as two float16, NaN as anything, 1e30 as two bfloat16 */
     static const uint32_t pattern[] = {0x7fc00000u, 0x7149f2cau, 0x7fc17fc1u,
                                        0x7e017e01u, 0xffffffffu, 0x71497149u};
-    enum { PERIOD = 150 }; /* values, after which they come again */
+    enum { PERIOD = 150 }; /* values, after which the pattern repeats */
     char value[PERIOD * sizeof(double)];
     size_t size = hx_type_size(type);
     size_t n = large && hx_type_is_float(type) ? bytes / size : 0;
@@ -114,7 +115,7 @@ static void drain(struct hx_comm *c, struct hx_op_state *s, int sub, uint64_t st
             memcpy((char *)op->recv + (beg - own), src, end - beg);
         return;
     }
-    if ((const char *)op->send == (char *)op->recv + own) { /* in place: the own block stays as it is */
+    if ((const char *)op->send == (char *)op->recv + own) { /* in place: the own block stays unchanged */
         size_t cut_beg = beg > own ? beg : own;
         size_t cut_end = end < own + s->size_per_rank ? end : own + s->size_per_rank;
 

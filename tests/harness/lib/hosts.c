@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A job whose nodes run on several machines that share a piece of memory (virtual machines with a common
- * ivshmem device): the same program runs on each with the same arguments, forks the nodes that are its own,
- * and all meet at the beginning of a job. What nodes say to each other goes through the memory as on one
- * machine.
+ * A job whose nodes run on several machines that share a piece of memory: virtual machines with a common
+ * ivshmem device. The same program runs on each machine with the same arguments and forks the machine's own
+ * nodes, and all machines meet at the beginning of a job. Nodes talk to each other through the memory, as on
+ * one machine.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,8 +19,8 @@
 
 #define MEET_S 300.0
 
-struct memory {                         /* what the file holds */
-    atomic_ulong arrived[HX_MAX_HOSTS]; /* meetings that each machine has come to, ever */
+struct memory {                         /* contents of the file */
+    atomic_ulong arrived[HX_MAX_HOSTS]; /* meetings to which each machine has ever come */
     _Alignas(4096) struct hx_shared shared;
 };
 
@@ -31,7 +31,7 @@ bool hx_hosts_here(int rank)
     return rank % env->hosts == env->host;
 }
 
-/* Wait for all machines; false when one does not come. */
+/* Wait for all machines. Return false when one does not come. */
 static bool meet(struct memory *m)
 {
     const struct hx_env *env = hx_env_read();
@@ -67,7 +67,8 @@ struct hx_shared *hx_hosts_begin(void)
     close(fd);
     if (m == MAP_FAILED)
         return NULL;
-    /* Nobody reads the last job's any more; then nobody writes before it is empty. */
+    /* At the first meeting all machines have finished reading the last job's memory. After the second it is
+     * empty, and they may write. */
     if (meet(m)) {
         if (env->host == 0)
             memset(&m->shared, 0, sizeof m->shared);
@@ -79,7 +80,7 @@ struct hx_shared *hx_hosts_begin(void)
     return NULL;
 }
 
-/* Behind what jobs use. */
+/* Behind the memory of jobs. */
 #define COMMON_AT ((sizeof(struct memory) + 4095) / 4096 * 4096)
 
 static void *common_memory(size_t bytes)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the sources of the proxy harness share among themselves: the layout of the job's shared memory, the
- * communicator with its proxy state, and small helpers. Not for tests.
+ * Declarations that the sources of the proxy harness share: the layout of the job's shared memory, the
+ * communicator with its proxy state, and small helpers. Tests do not include it.
  */
 #ifndef NIBBLE_TESTS_HARNESS_INTERNAL_H
 #define NIBBLE_TESTS_HARNESS_INTERNAL_H
@@ -47,26 +47,26 @@ struct hx_shared_node {
     unsigned char gather[HX_BOX_BYTES];
     unsigned char scratch[HX_SCRATCH_BYTES];
     atomic_uint log_len;
-    char log[HX_LOG_BYTES]; /* whole lines, each ends in a newline; full: later ones are dropped */
+    char log[HX_LOG_BYTES]; /* whole lines, each ends in a newline. When it is full, later lines are
+                               dropped */
 };
 
 struct hx_shared {
-    atomic_llong deadline_ms; /* of hx_deadline; 0: the job's */
+    atomic_llong deadline_ms; /* of hx_deadline. 0: the job's */
     struct hx_shared_node node[HX_MAX_NODES];
     struct hx_box box[HX_MAX_NODES][HX_MAX_NODES]; /* [from][to] */
 };
 
-/* Variables of the tests' own. Nodes do not have them in their environment, since the plugin refuses names
- * that begin with NIBBLE_ and are not its own; what they say is read before the fork. */
+/* Variables of the tests themselves. The harness reads them before the fork. Nodes do not have them in their
+ * environment, because the plugin refuses unknown names that begin with NIBBLE_. */
 struct hx_env {
-    char plugin[1024];   /* NB_HARNESS_PLUGIN or NB_PLUGIN; "" when unset */
+    char plugin[1024];   /* NB_HARNESS_PLUGIN or NB_PLUGIN, "" when unset */
     int verbose;         /* NB_HARNESS_VERBOSE */
     int quick;           /* NB_TEST_QUICK */
     int long_tests;      /* NB_LONG_TESTS */
-    char settings[1024]; /* NB_HARNESS_SETTINGS (harness.h); "" when unset */
-    double
-        patience; /* NB_HARNESS_PATIENCE, by which deadlines are multiplied on slow machines; 1 when unset */
-    int host, hosts;       /* NB_HARNESS_HOST, "0/2": the first of two machines; 0 and 1 when unset */
+    char settings[1024]; /* NB_HARNESS_SETTINGS (harness.h), "" when unset */
+    double patience;     /* NB_HARNESS_PATIENCE, which multiplies deadlines on slow machines. 1 when unset */
+    int host, hosts;     /* NB_HARNESS_HOST, "0/2": the first of two machines. 0 and 1 when unset */
     char host_memory[256]; /* NB_HARNESS_MEMORY: file of the memory that the machines share */
 };
 const struct hx_env *hx_env_read(void);
@@ -74,14 +74,14 @@ void hx_env_hide(void);
 /* Remove every NIBBLE_* variable, so that tests do not depend on the caller's. */
 void hx_env_forget_settings(void);
 
-/* Set in the child; NULL in the parent. */
+/* The child sets it. NULL in the parent. */
 extern struct hx_node *hx_this_node;
 
-/* hosts.c. A job's shared memory, zero; NULL when it cannot be had (with a line on stderr when another
- * machine does not come). On several machines it is theirs together, and all have come when it returns. */
+/* hosts.c. Return a job's shared memory, zero. Return NULL when it is unavailable, with a line on stderr when
+ * another machine does not come. Several machines share it, and all have come when the call returns. */
 struct hx_shared *hx_hosts_begin(void);
 void hx_hosts_end(struct hx_shared *shared);
-/* Node `rank` runs on this machine. */
+/* Return whether node `rank` runs on this machine. */
 bool hx_hosts_here(int rank);
 
 /* netns.c. All return 0, or HX_SKIP/1 after a line on stderr. `saved` is the namespace to return to. */
@@ -89,7 +89,7 @@ int hx_netns_begin(const struct hx_job *job, int *saved, char *reason, size_t ca
 int hx_netns_child(void);                                         /* in the node, before it is wired */
 int hx_netns_wire(const struct hx_job *job, int rank, pid_t pid); /* parent */
 int hx_netns_child_up(const struct hx_job *job, int rank,
-                      atomic_int *wired); /* in the node; waits for wired */
+                      atomic_int *wired); /* in the node, waits for wired */
 void hx_netns_end(int saved);
 int hx_netns_join(const struct hx_job *job, int rank); /* in the node */
 
@@ -98,14 +98,14 @@ int hx_netns_join(const struct hx_job *job, int rank); /* in the node */
 #define HX_DIV_UP(a, b) (((a) + (b)-1) / (b))
 
 struct hx_req_slot {
-    bool send_turn; /* whose turn the slot of the region is: the send side's, else the receive side's */
+    bool send_turn; /* the region's slot belongs to the send side, else to the receive side */
     ssize_t size;
 };
 
-struct hx_fifo { /* one side of a channel: what proxy and GPU tell each other (ncclRecvMem, ncclSendMem) */
+struct hx_fifo { /* one side of a channel, between proxy and GPU (ncclRecvMem, ncclSendMem) */
     uint64_t head, tail;
     struct {
-        ssize_t offset, size; /* size -1: nothing from the GPU */
+        ssize_t offset, size; /* size -1: empty, the GPU has not filled it */
     } slot[HX_STEPS];
 };
 
@@ -115,7 +115,7 @@ struct hx_channel { /* sendResources and recvResources of one channel */
     struct hx_req_slot fifo[HX_MAX_CHANNELS / HX_CALL_CHANNELS][HX_STEPS];
     /* the GPU's own place */
     uint64_t gpu_send_step, gpu_recv_step;
-    double fill_at, drain_at; /* not before; 0: not drawn yet */
+    double fill_at, drain_at; /* earliest times. 0: not drawn yet */
 };
 
 struct hx_sub {
@@ -160,16 +160,16 @@ struct hx_comm {
     ssize_t slot_size; /* buff_size / 8 */
     void *plugin;      /* collComm */
     char *region;
-    char *recv_region; /* of the same size; else the same one */
+    char *recv_region; /* of the same size, or the same region */
     size_t region_size;
-    void *send_mh[HX_MAX_CHANNELS], *recv_mh[HX_MAX_CHANNELS]; /* one each a channel, as NCCL registers */
+    void *send_mh[HX_MAX_CHANNELS], *recv_mh[HX_MAX_CHANNELS]; /* one for each channel, as NCCL registers */
 
     struct hx_channel channel[HX_MAX_CHANNELS];
     uint64_t rng;
     unsigned drained_steps, stall_phase;
     bool poison_large; /* alternates between operations */
 
-    /* Owned by the proxy thread: the two chains, and the GPU's stream. */
+    /* The proxy thread owns these: the two chains, and the GPU's stream. */
     struct hx_op *send_head, *send_tail, *recv_head, *recv_tail, *gpu_head, *gpu_tail;
 
     pthread_t thread;
@@ -178,7 +178,7 @@ struct hx_comm {
     pthread_cond_t wake;                /* to the proxy: posted or stop */
     pthread_cond_t done;                /* to waiters */
     struct hx_op *posted, *posted_tail; /* under lock, linked by next_send */
-    struct hx_op_state *open;           /* under lock: of all operations that were not waited for */
+    struct hx_op_state *open;           /* under lock: operations without an hx_wait so far */
     bool stop, abort;
     ncclResult_t async; /* under lock */
     struct hx_counts counts;
@@ -188,10 +188,10 @@ struct hx_comm {
 size_t hx_algo_offset(const struct hx_comm *c, const struct hx_op_state *s, bool all, int sub, uint64_t step);
 ssize_t hx_region_offset(const struct hx_comm *c, const struct hx_op_state *s, bool recv, int sub,
                          uint64_t step, int side);
-/* The chunk NCCL would choose (calcCollChunking for CollNet-direct with one GPU a node). */
+/* Return the chunk that NCCL would choose (calcCollChunking for CollNet-direct with one GPU in a node). */
 size_t hx_nccl_chunk(size_t total_bytes, int nchannels, size_t buff_size);
-/* One pass of the simulated GPU over all channels of the operation at the head of its stream; true when it
- * did something. */
+/* Make one pass of the simulated GPU over all channels of the operation at the head of its stream. Return
+ * true when the GPU made progress. */
 bool hx_gpu_pass(struct hx_comm *c);
 /* Start and stop the proxy thread. */
 int hx_proxy_start(struct hx_comm *c);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A device that is late, for tests: the host's functions, done some time after they were asked for, in any
- * order, by the thread that polls or by one of its own. It also holds the engine to the rules of
- * device/device.h: what is written before work on it is done, or read while it is written, ends the process
- * with a line that says what it was.
+ * A device that is late, for tests. It runs the host's functions some time after each request, in any order,
+ * on the polling thread or on its own. It also holds the engine to the rules of device/device.h: when the
+ * engine writes memory before work on it is done, or reads memory that work still writes, the process ends
+ * with a line that describes the access.
  *
- * Linked with the plugin's parts into a plugin of its own (tests/harness/over-late.sh), which has no other
- * device. Settings, words in NB_LATE with commas between: "thread" (else work is done while polling), "slow"
- * (a thread that begins a work and finishes it 0.1 s after somebody waits for that), "stuck" (what is asked
- * for is never done), "fail=N" (the N-th work of a communicator fails, and the device with it), "none" (there
- * is no such device), "sync" (never later: the host as it is). NB_LATE_REPORT names a file to which every
- * closed device adds a line.
+ * tests/harness/over-late.sh links it with the plugin's parts into a separate plugin, which has no other
+ * device. NB_LATE holds settings, words with commas between them: "thread" works on a thread, else polling
+ * does the work. "slow": a thread that begins work and finishes it 0.1 s after the engine starts to wait for
+ * it. "stuck": requested work never finishes. "fail=N": the N-th work of a communicator fails, and the device
+ * with it. "none": the device is absent. "sync": never late, as the host. NB_LATE_REPORT names a file to
+ * which every closed device adds a line.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -39,7 +39,7 @@ static const char *const kind_name[] = {"copy", "zero",    "encode",   "decode",
 
 enum { FREE, QUEUED, RUNNING, DONE };
 
-/* One call, and how it stands. */
+/* One call, and its state. */
 struct call {
     struct device_call what;
     struct nb_work *work;
@@ -88,7 +88,7 @@ static size_t add(struct range *r, size_t n, const void *p, size_t bytes, int wr
     return n + 1;
 }
 
-/* What a call reads and writes. */
+/* List the ranges that a call reads and writes, and return their number. */
 static size_t ranges_of(const struct device_call *c, struct range *r)
 {
     const struct nb_encoding *e = &c->encoding;
@@ -141,7 +141,8 @@ static size_t ranges_of(const struct device_call *c, struct range *r)
     }
 }
 
-/* Nothing that is in flight may write what `whose` touches, or touch what it writes. Under lock. */
+/* End the process when work in flight writes a range that `whose` touches, or touches a range that it writes.
+ * Under lock. */
 static void hold_to_rules(struct late *d, const char *whose, const struct range *mine, size_t n)
 {
     struct range others[RANGES];
@@ -167,7 +168,8 @@ static void hold_to_rules(struct late *d, const char *whose, const struct range 
     }
 }
 
-/* Whoever reads the result before it is there finds something else. What is read as well as written stays. */
+/* Overwrite the result's memory, so that an early reader finds wrong bytes. Memory that the work also reads
+ * stays. */
 static void poison(const struct device_call *c)
 {
     void *dst = c->kind == ENCODE ? c->encoding.dst : c->kind == DECODE ? c->decoding.dst : c->dst;
@@ -184,14 +186,14 @@ static void poison(const struct device_call *c)
         memset(dst, 0xa5, bytes < POISON_BYTES ? bytes : POISON_BYTES);
 }
 
-/* What nobody may wait for. */
+/* End the process: the engine waits inside a call in which it must not. */
 static void is_waited_for(const char *what)
 {
     fprintf(stderr, "late: the engine waits until it is done (%s)\n", what);
     abort();
 }
 
-/* ---- doing it ---------------------------------------------------------------------------------------- */
+/* ---- doing the work ---------------------------------------------------------------------------------- */
 
 static void pause_us(unsigned us)
 {
@@ -199,7 +201,7 @@ static void pause_us(unsigned us)
     nanosleep(&ts, NULL);
 }
 
-/* Does what is queued, in any order. */
+/* Do the queued work, in any order. */
 static void *thread_main(void *arg)
 {
     struct late *d = arg;
@@ -231,7 +233,7 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-/* ---- asking for it ----------------------------------------------------------------------------------- */
+/* ---- requesting work --------------------------------------------------------------------------------- */
 
 static ssize_t ask(struct asked_device *dev, struct nb_work *work, const struct device_call *what)
 {
@@ -371,7 +373,7 @@ static void late_close(struct nb_device *dev)
 
 /* ---- the table --------------------------------------------------------------------------------------- */
 
-/* Whoever reads state before it is written finds something. */
+/* Allocate state full of wrong bytes, so that a read before a write is noticed. */
 static void *late_alloc(struct nb_device *dev, enum nb_place place, size_t bytes)
 {
     void *p = nb_host_device()->ops->alloc(nb_host_device(), place, bytes);
@@ -382,7 +384,7 @@ static void *late_alloc(struct nb_device *dev, enum nb_place place, size_t bytes
     return p;
 }
 
-/* What is given back may not be in flight. */
+/* Free memory, which must not be in flight. */
 static void late_free(struct nb_device *dev, enum nb_place place, void *p, size_t bytes)
 {
     struct late *d = late_of(dev);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Jobs: fork one process a node, watch them against a deadline, collect how each one ended, and the runner of
- * named cases. The parent kills only processes it has forked itself, by pid.
+ * Jobs: fork one process for each node, watch the processes against a deadline, collect how each of them
+ * ended. Also the runner of named cases. The parent kills, by pid, only processes that it has forked itself.
  */
 #include <errno.h>
 #include <signal.h>
@@ -15,7 +15,7 @@
 
 #include "internal.h"
 
-#define GRACE_S 20.0 /* how long the others may go on after one node has failed */
+#define GRACE_S 20.0 /* time that the other nodes have after one node has failed */
 
 static void apply_env(const char *const *list)
 {
@@ -32,7 +32,7 @@ static void apply_env(const char *const *list)
     }
 }
 
-/* The caller's settings for this node, of NB_HARNESS_SETTINGS. */
+/* Apply the caller's settings for this node, from NB_HARNESS_SETTINGS. */
 static void apply_settings(int rank)
 {
     char all[sizeof hx_env_read()->settings], *group = all, *save = NULL;
@@ -63,8 +63,8 @@ static _Noreturn void run_node(const struct hx_job *job, struct hx_shared *share
     if (!job->meeting)
         setenv("NCCL_SOCKET_IFNAME", job->netns || job->netns_prefix ? "hx0" : "lo",
                job->netns || job->netns_prefix);
-    /* Tests of the exchange want to see it coded from the first operation on; what is recognised as a
-     * gradient, and when, is tested on traces of real jobs. */
+    /* Tests of the exchange need coding from the first operation on. Traces of real jobs test which
+     * operations are recognised as gradients, and when. */
     setenv("NIBBLE_GRAD", "all", 0);
     setenv("NIBBLE_WARMUP_STEPS", "0", 0);
     if (!job->meeting)
@@ -84,7 +84,7 @@ static _Noreturn void run_node(const struct hx_job *job, struct hx_shared *share
         if (!atomic_load(&shared->node[rank].failed))
             hx_fail("failed with %d and no reason", rc);
         fflush(NULL);
-        _exit(1); /* threads and memory are as the failure left them: no leak reports over it */
+        _exit(1); /* threads and memory are as the failure left them: avoid leak reports about it */
     }
     fflush(NULL);
     exit(rc);
@@ -136,13 +136,13 @@ static int has_ended(pid_t pid)
     return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == pid;
 }
 
-/* This process has forked the node. */
+/* Return whether this process has forked the node. */
 static bool forked_here(const struct hx_job *job, int rank)
 {
     return job->meeting ? rank == job->meeting->rank : hx_hosts_here(rank);
 }
 
-/* Reap what has ended; true when somebody did badly. */
+/* Reap ended nodes. Return true when one of them failed. */
 static int reap(const struct hx_job *job, struct hx_shared *shared, const pid_t *pid)
 {
     int bad = 0;
@@ -259,7 +259,8 @@ int hx_job_run(const struct hx_job *job, struct hx_report **out)
         }
     }
     for (int r = 0; job->netns && r < job->nnodes; r++) {
-        /* A node that has said its pid has its own namespace; one that ended instead is reaped below. */
+        /* A node that has published its pid has its own namespace. A node that ended instead is reaped
+         * below. */
         while (!atomic_load(&shared->node[r].pid) && !has_ended(pid[r]))
             hx_sleep(1e-3);
         if (!atomic_load(&shared->node[r].pid) || hx_netns_wire(job, r, pid[r]))
@@ -286,7 +287,7 @@ int hx_job_run(const struct hx_job *job, struct hx_report **out)
                 kill(pid[r], SIGKILL);
                 waitpid(pid[r], &n->status, 0);
             } else if (hx_now() < deadline + GRACE_S) {
-                continue; /* the other parent is at it */
+                continue; /* the other machine's parent handles it */
             }
             n->hung = 1;
             atomic_store(&n->ended, 1);

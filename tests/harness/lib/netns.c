@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A network of its own for a job: the parent moves into a fresh network namespace that holds a bridge, every
- * node into another one that is joined to the bridge by a veth pair. Nothing is created in the host's
- * namespace, and all of it vanishes with the last process.
+ * A separate network for a job. The parent moves into a fresh network namespace that holds a bridge, and
+ * every node into another namespace that a veth pair joins to the bridge. The host's namespace stays
+ * unchanged, and the network vanishes with the last process.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 
 static int run(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* Only numbers and names of our own go into these commands. */
+/* Run a command. Its arguments are only numbers and names that this file makes. */
 static int run(const char *fmt, ...)
 {
     char cmd[512];

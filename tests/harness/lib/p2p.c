@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Point-to-point traffic as NCCL's net proxy makes it: every stream (channel) has a ring of 8 registered
- * slots in each direction; sends go out one a slot with the stream's tag, receives of several streams share
- * one grouped irecv; a NULL request means again on the next pass.
+ * Point-to-point traffic as NCCL's net proxy makes it. Every stream (channel) has a ring of 8 registered
+ * slots in each direction. Each send carries one slot with the stream's tag, and receives of several streams
+ * share one grouped irecv. A NULL request means another try on the next pass.
  */
 #include <sched.h>
 #include <stddef.h>
@@ -30,8 +30,8 @@ struct hx_p2p {
     struct hx_p2p_cfg cfg;
     int streams, ngroups;
     void *listen, *send_comm, *recv_comm;
-    char *send_mem, *recv_mem;      /* as the plugin gets them */
-    ptrdiff_t send_seen, recv_seen; /* from there to where the harness writes and reads */
+    char *send_mem, *recv_mem;      /* addresses that the plugin gets */
+    ptrdiff_t send_seen, recv_seen; /* distance from there to the harness's view of the bytes */
     void *send_mh, *recv_mh;
     struct stream stream[HX_CALL_CHANNELS];
     struct group group[HX_CALL_CHANNELS];
@@ -42,7 +42,7 @@ static char *slot_of(char *mem, const struct hx_p2p *p, int stream, uint64_t ste
     return mem + ((size_t)stream * HX_STEPS + step % HX_STEPS) * p->cfg.slot;
 }
 
-/* Memory of all slots of one side. */
+/* Make the memory of all slots of one side. */
 static int make_slots(struct hx_p2p *p, size_t size, char **mem, ptrdiff_t *seen, int fill)
 {
     void *at = NULL;
@@ -206,7 +206,7 @@ static ncclResult_t progress_sends(struct hx_p2p *p, const char *send, bool *idl
     return ncclSuccess;
 }
 
-/* Hand what step `step` of the group has brought to the user. */
+/* Copy the received bytes of step `step` of the group to the user. */
 static ncclResult_t deliver(struct hx_p2p *p, struct group *g, uint64_t step, char *recv)
 {
     for (int k = 0; k < g->n; k++) {
@@ -307,7 +307,7 @@ ncclResult_t hx_p2p_run(struct hx_p2p *p, const void *send, size_t send_bytes, v
         memset(s, 0, sizeof *s);
         split(p, send_bytes, i, &s->send_base, &s->send_len);
         split(p, recv_bytes, i, &s->recv_base, &s->recv_len);
-        /* An empty message still is one message, on the first stream. */
+        /* An empty message is still one message, on the first stream. */
         s->send_steps = s->send_len ? HX_DIV_UP(s->send_len, p->cfg.slot) : send_bytes == 0 && i == 0;
         s->recv_steps = s->recv_len ? HX_DIV_UP(s->recv_len, p->cfg.slot) : recv_bytes == 0 && i == 0;
     }

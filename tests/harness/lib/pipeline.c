@@ -23,7 +23,8 @@ struct px {
     bool started;
 };
 
-/* Bytes of the k-th message that node `from` sends on a link: half of them small, a quarter large. */
+/* Return the bytes of the k-th message that node `from` sends on a link: half of them small, a quarter
+ * large. */
 static size_t size_of(const struct px_plan *plan, int link, int from, int k)
 {
     uint64_t rng = hx_seed(plan->seed, (uint64_t)link * 2 + (uint64_t)(from > link), (uint64_t)k + 1);
@@ -85,7 +86,7 @@ int px_open(struct hx_node *node, struct hx_lib *lib, struct hx_ctx *ctx, const 
         abort();
     px->node = node;
     px->plan = *plan;
-    /* Links with even numbers first, so that nobody waits in a circle. */
+    /* Links with even numbers first, so that waits form no circle. */
     for (int turn = 0; turn < 2; turn++) {
         for (int up = 0; up < 2; up++) {
             struct hx_p2p_cfg cfg = {.streams = 2, .slot = 128 << 10};

@@ -2,7 +2,7 @@
 /*
  * The point-to-point traffic of a pipeline whose stages are the nodes, as Seq1F1B makes it: sequences are cut
  * into chunks, so that many small and some large messages go forward and backward at the same time. Each link
- * between neighbours has a thread of its own, beside whatever the node's main thread does.
+ * between neighbors has its own thread, beside the node's main thread.
  */
 #ifndef NIBBLE_TESTS_PIPELINE_H
 #define NIBBLE_TESTS_PIPELINE_H
@@ -13,19 +13,20 @@ struct px_plan {
     int exchanges; /* messages each way on each link */
     size_t most;   /* bytes of the largest */
     uint64_t seed;
-    bool check; /* compare what arrives, byte by byte */
+    bool check; /* compare the received bytes */
 };
 
 struct px;
 
-/* Connect to the neighbours. All nodes, at about the same time. 0 or hx_fail. */
+/* Connect to the neighbors. All nodes call it, at about the same time. Return 0 or hx_fail. */
 int px_open(struct hx_node *node, struct hx_lib *lib, struct hx_ctx *ctx, const struct px_plan *plan,
             struct px **px);
-/* Run the plan in threads of its own. 0 or hx_fail. */
+/* Run the plan in separate threads. Return 0 or hx_fail. */
 int px_start(struct px *px);
-/* 1 when all links are through. */
+/* Return 1 when all links are through. */
 int px_done(struct px *px);
-/* Wait for them: seconds that the slowest link took, negative after hx_fail. May be started again. */
+/* Wait for all links. Return the seconds that the slowest link took, negative after hx_fail. The plan may
+ * then start again. */
 double px_join(struct px *px);
 /* 0 or hx_fail. */
 int px_close(struct px *px);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The proxy thread: the loops of NCCL's CollNet proxy, state for state, for operations in NCCL's own buffer
- * (no user-buffer registration). Where this file looks odd, so does the original: a refused call leaves the
- * loop body before the test of that group, slots are numbered by the channel's running step but placed in the
- * region by the operation's own step, and the last channel of a group speaks for all of it.
+ * The proxy thread: the loops of NCCL's CollNet proxy, state for state, for operations in NCCL's own buffer,
+ * without user-buffer registration. Odd code here follows the original: a refused call leaves the loop body
+ * before the test of that group, slots have the number of the channel's running step but their place in the
+ * region follows from the operation's own step, and the last channel of a group speaks for the whole group.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -51,7 +51,7 @@ static bool last_of_group(const struct hx_op_state *s, int i)
     return i % HX_CALL_CHANNELS == HX_CALL_CHANNELS - 1 || i == s->nsubs - 1;
 }
 
-/* One window handed to the plugin. */
+/* Pass one window to the plugin. */
 static ncclResult_t call_plugin(struct hx_comm *c, struct hx_op_state *s, int i, size_t all_beg, size_t bytes,
                                 ssize_t send_beg, ssize_t recv_beg, void **request)
 {
@@ -253,7 +253,7 @@ static ncclResult_t recv_progress(struct hx_comm *c, struct hx_op_state *s)
             side->idle = false;
             continue;
         }
-        /* Channels give slots back in order, so that none is posted while another still drains it. */
+        /* Channels give slots back in order, so that no slot is posted while another still drains it. */
         in_turn = i == 0 ? side->sub[s->nsubs - 1].done == sub->done : sub[-1].done > sub->done;
         if (in_turn && sub->done < sub->transmitted && sub->base + sub->done < ch->recv.head) {
             sub->done++;
@@ -277,7 +277,7 @@ static void finish(struct hx_comm *c, struct hx_op *op, ncclResult_t result)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Take over what was posted; sleep when there is nothing at all to do. False: the thread is to end. */
+/* Take over posted operations. Sleep when there is no work. Return false when the thread must end. */
 static bool take_posted(struct hx_comm *c)
 {
     struct hx_op *op;
@@ -355,8 +355,8 @@ static ncclResult_t pass(struct hx_comm *c, bool *idle)
 #define SHORTEST_NAP 5e-5 /* seconds */
 #define LONGEST_NAP 1e-3
 
-/* Yield or sleep after a pass without progress. Nodes share few cores, and the system's part of short naps is
- * most of what a waiting test costs: the longer nothing has come, the longer it sleeps, a quarter of that
+/* Yield or sleep after a pass without progress. Nodes share few cores, and system calls of short naps are
+ * most of a waiting test's cost. So the sleep grows with the time without progress, to a quarter of that
  * time. */
 static void idle(const struct hx_comm *c, unsigned passes, double since)
 {

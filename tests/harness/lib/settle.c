@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting until the nodes of a job have nothing left to do: what a plugin's threads send each other behind a
- * finished operation (confirmations, credits) has then arrived, however long the machine took for it.
+ * Wait until the nodes of a job are idle. The messages that a plugin's threads send each other behind a
+ * finished operation (confirmations, credits) have then arrived, however slow the machine is.
  */
 #include <dirent.h>
 #include <stdlib.h>
@@ -10,12 +10,12 @@
 
 #include "internal.h"
 
-#define APART_S 3e-3 /* between two looks: longer than anything sleeps that still has work */
+#define APART_S 3e-3 /* between two looks: longer than the sleep of any thread that still has work */
 #define MOST_LOOKS \
-    16 /* over a transport that tells of nothing a plugin never sleeps for long: then it is a pause */
+    16 /* over a transport without event descriptors a plugin only sleeps briefly: the wait is then a pause */
 
-/* How often the other threads of this process have been taken from a processor; negative while one is not
- * asleep. */
+/* Return how often the other threads of this process have lost a processor, negative while one of them is
+ * awake. */
 static long switches_asleep(void)
 {
     DIR *d = opendir("/proc/self/task");

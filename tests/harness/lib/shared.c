@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the nodes of a job say to each other and to the parent: barrier, gathering, mailboxes, where-am-I,
- * failures and the captured log, all in one piece of shared memory; and the clock and random streams.
+ * Everything that the nodes of a job tell each other and the parent: barrier, gathering, mailboxes,
+ * positions, failures and the captured log, in one piece of shared memory. Also the clock and random streams.
  */
 #include <dirent.h>
 #include <sched.h>
@@ -82,7 +82,7 @@ const struct hx_env *hx_env_read(void)
         return &env;
     path = getenv("NB_HARNESS_PLUGIN");
     if (!path || !*path)
-        path = getenv("NB_PLUGIN"); /* set by "make check" */
+        path = getenv("NB_PLUGIN"); /* "make check" sets it */
     snprintf(env.plugin, sizeof env.plugin, "%s", path ? path : "");
     env.verbose = is_on("NB_HARNESS_VERBOSE");
     env.quick = is_on("NB_TEST_QUICK");
@@ -139,7 +139,7 @@ void hx_env_hide(void)
     unsetenv("NB_HARNESS_MEMORY");
 }
 
-/* ---- what the parent reads ---- */
+/* ---- functions for the parent ---- */
 
 int hx_fail(const char *fmt, ...)
 {
@@ -180,7 +180,7 @@ void hx_where(const char *fmt, ...)
 
 /* ---- between nodes ---- */
 
-/* Sleep a little longer the more often it is called in a row: siblings share few cores. */
+/* Sleep, a little longer with each call in a row: siblings share few cores. */
 static void pause_a_bit(unsigned *round)
 {
     if ((*round)++ < 20)
@@ -209,7 +209,7 @@ int hx_pid(struct hx_node *node, int rank)
     return pid;
 }
 
-/* Over the meeting; without a node that is gone nothing can go on. */
+/* Gather over the meeting. The job cannot go on without a node that is gone. */
 static void meet(struct hx_node *node, const void *mine, size_t len, void *all)
 {
     if (node->meeting->gather(node->meeting->arg, mine, len, all) == 0)
@@ -234,7 +234,7 @@ void hx_barrier(struct hx_node *node)
     }
 }
 
-/* hx_allgather; says whose parts arrived, a bit each: also those of nodes that have ended since. */
+/* hx_allgather. Return which parts arrived, as a bit for each node, also for nodes that have ended since. */
 static uint64_t gather(struct hx_node *node, const void *mine, size_t len, void *all)
 {
     struct hx_shared *shared = node->shared;
@@ -304,7 +304,7 @@ int hx_get(struct hx_node *node, int from, void *data, size_t len, double timeou
     unsigned round = 0;
 
     while (!atomic_load(&box->full)) {
-        /* One that has ended may have filled it before. */
+        /* A node that has ended may have filled the box before. */
         if (hx_now() > end || (hx_ended(node, from) && !atomic_load(&box->full)))
             return -1;
         pause_a_bit(&round);
@@ -376,8 +376,8 @@ ncclDebugLogger_t hx_logger(void)
     return capture;
 }
 
-/* Lines with both strings; the first one into buf when cap > 0. What is there is never changed, only added
- * to, so that other nodes may look, too. */
+/* Count lines with both strings, and copy the first into buf when cap > 0. Written lines stay unchanged and
+ * new lines follow them, so other nodes may look, too. */
 static int find_lines(struct hx_shared_node *sn, const char *a, const char *b, char *buf, size_t cap)
 {
     size_t alen = strlen(a), blen = b ? strlen(b) : 0;

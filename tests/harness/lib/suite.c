@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Generated operations with references; see suite.h. */
+/* Generated operations with references. See suite.h. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,7 @@ static void *alloc(size_t bytes)
 
     if (!p)
         abort();
-    memset(p, 0xEE, bytes + 64); /* what lies beyond the vectors must not matter, nor be overwritten */
+    memset(p, 0xEE, bytes + 64); /* bytes beyond the vectors must not matter, and must stay */
     return p;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The plugin behind one API: loading, choice of table version, and one function for each entry that calls it
- * the way NCCL's adapter of that version does. Which version differs in what is told in abi.h.
+ * as NCCL's adapter of that version does. abi.h lists the differences between versions.
  */
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "internal.h"
 #include "nibble/nccl_net.h"
 
-#define OLD_MAX_BYTES (512ull << 20) /* what NCCL assumes where a table cannot tell (MAX_COLLNET_SIZE) */
+#define OLD_MAX_BYTES (512ull << 20) /* NCCL's assumption for tables without the field (MAX_COLLNET_SIZE) */
 
 union net_table {
     const struct hx_net_v8 *v8;
@@ -35,7 +35,7 @@ struct hx_lib {
     int version;
     union net_table net;
     union coll_table coll;
-    bool net_inited, coll_inited, coll_ok; /* versions below 11: init once a load */
+    bool net_inited, coll_inited, coll_ok; /* versions below 11: init once for each load */
 };
 
 /* Members whose type is the same in several versions: pick the table. Below 11 the layouts up to listen
