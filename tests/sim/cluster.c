@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop over events; see cluster.h. */
+/* The loop over events. See cluster.h. */
 #include "tests/sim/cluster.h"
 
 #include <stdarg.h>
@@ -15,12 +15,12 @@
 #include "tests/sim/network.h"
 #include "tests/sim/node.h"
 
-#define MOST_EVENTS 30000000u /* of a run: more is no progress */
-#define GRACE SIM_S           /* after the last thing that happened, with nothing but heartbeats left */
+#define MOST_EVENTS 30000000u /* of a run: a run with more makes no progress */
+#define GRACE SIM_S           /* after the last event, while nodes only exchange heartbeats */
 
 /* ---- trace --------------------------------------------------------------------------------------------- */
 
-static struct sim *running; /* for the logger, which is told nothing */
+static struct sim *running; /* for the logger, which has no context argument */
 
 static uint64_t mix(uint64_t h, uint64_t x)
 {
@@ -109,8 +109,8 @@ static bool all_finished(const struct sim *s)
     return true;
 }
 
-/* Nothing has happened for a while, and nothing is in the queue but steps of engines. Is there a node that
- * will do something by itself? */
+/* Return whether the run is stuck: for a while only heartbeats have happened, the queue holds only steps of
+ * engines, and no node will do anything by itself. */
 static bool stands_still(const struct sim *s)
 {
     int64_t grace = GRACE, noticed = 0;
@@ -122,7 +122,7 @@ static bool stands_still(const struct sim *s)
         noticed = all > noticed ? all : noticed;
     }
     for (int i = 0; i < s->plan->nfaults; i++)
-        if (s->fault_state[i] > 1) /* what has happened is to be noticed by its time */
+        if (s->fault_state[i] > 1) /* nodes must notice the fault by that time */
             grace = noticed;
     for (int i = 0; i < s->plan->nnodes; i++) {
         const struct sim_node *n = s->node[i];
@@ -184,10 +184,10 @@ static bool comparable(const struct sim *s)
     for (int i = 0; i < s->plan->nnodes; i++) {
         const struct nb_params *p = &s->plan->params[i];
         const bool told = s->plan->recorded[i] && strcmp(p->grad, "all") == 0 && p->warmup_steps == 0;
-        if (p->ref_max_mb == 0) /* when owners hear of it is a matter of time */
+        if (p->ref_max_mb == 0) /* timing decides when owners hear of it */
             return false;
-        /* Buffers are known again, and gradients and steps, by the order of all calls of a job, which is that
-         * in which they are taken up where nobody tells (policy/job/job.c). */
+        /* Without records the plugin finds tracked buffers, gradients and steps by the order of all calls of
+         * a job. That is the order in which the engine takes them up (policy/job/job.c). */
         if (s->plan->ncomms > 1 && !told)
             return false;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Comparing with the calm run; see compare.h. */
+/* Comparison with the calm run. See compare.h. */
 #include "tests/sim/compare.h"
 
 #include <stdarg.h>
@@ -15,7 +15,7 @@ __attribute__((format(printf, 2, 3))) static void differs(struct sim_outcome *ou
     va_end(ap);
 }
 
-/* The first operation whose results are others. */
+/* Find the first operation whose results differ. */
 static void compare_results(const struct sim_plan *plan, struct sim_outcome *out,
                             const struct sim_outcome *calm)
 {

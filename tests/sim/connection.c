@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How connections begin and end; see connection.h. */
+/* How connections begin and end. See connection.h. */
 #include "tests/sim/connection.h"
 
 #include <errno.h>
@@ -20,8 +20,7 @@ void sim_end_forget(struct end *e)
     }
 }
 
-/* What the sender's requests have under way is not theirs any more: it is lost where it lies in memory that
- * is gone. */
+/* Separate the sender's messages in flight from its requests. Messages in memory that is gone are lost. */
 void sim_conn_forget_sends(struct conn *c)
 {
     struct simulated_line kept = {0};
@@ -37,7 +36,7 @@ void sim_conn_forget_sends(struct conn *c)
     sim_end_forget(&c->send);
 }
 
-/* The receiver will hear that nothing follows. */
+/* Tell the receiver that the connection's messages have ended. */
 void sim_conn_launch_end(struct conn *c)
 {
     struct message *m;
@@ -51,7 +50,7 @@ void sim_conn_launch_end(struct conn *c)
     sim_conn_launch(c, m);
 }
 
-/* The sender is gone: what it has sent is followed by the end. */
+/* The sender is gone: the end follows the messages that it has sent. */
 void sim_conn_end_sending(struct conn *c)
 {
     if (!c->send.open)
@@ -131,7 +130,7 @@ void sim_conn_up(struct sim *s, struct conn *c)
     struct listener *l = c->listener;
     struct conn **end;
 
-    if (!c->send.open || c->stage != GREETING) /* given up meanwhile, or told twice */
+    if (!c->send.open || c->stage != GREETING) /* the sender gave up meanwhile, or the event came twice */
         return;
     if (sim_conn_blocked(c, c->from, c->to) || sim_conn_blocked(c, c->to, c->from)) {
         c->greets = true;

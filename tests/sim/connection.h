@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of the network (network.h): what is known of connections, messages and NICs. network.c has NICs and
- * the way of messages, connection.c how connections begin and end, transport.c the table that the engine
- * calls, network_fault.c what is done to them.
+ * Inside of the network (network.h): connections, messages and NICs. network.c has NICs and the way of
+ * messages, connection.c the begin and end of connections, transport.c the table that the engine calls,
+ * network_fault.c the faults.
  *
- * All memory is the simulation's (SIM_NOBODY): callers see to that.
+ * All memory belongs to the simulation (SIM_NOBODY): callers make sure of it.
  */
 #ifndef NIBBLE_TESTS_SIM_CONNECTION_H
 #define NIBBLE_TESTS_SIM_CONNECTION_H
@@ -14,7 +14,7 @@
 
 struct request {
     struct request *prev, *next; /* of the same end */
-    struct request *wait;        /* of receives without a message */
+    struct request *wait;        /* next receive without a message */
     struct end *end;
     uint8_t *data;
     size_t size, got;
@@ -25,13 +25,13 @@ struct message {
     struct simulated_link link; /* first */
     int64_t arrive;
     size_t len;
-    const uint8_t *from; /* the sender's buffer; or own */
+    const uint8_t *from; /* the sender's buffer, or own */
     uint8_t *own;
-    struct request *request; /* the sender's, NULL: it is done */
-    bool end;                /* there is nothing behind it */
+    struct request *request; /* the sender's. NULL: it is done */
+    bool end;                /* the last of the connection */
 };
 
-/* One side of a connection: what the engine has as comm. */
+/* One side of a connection: the engine's comm. */
 struct end {
     struct conn *conn;
     bool open;
@@ -52,13 +52,13 @@ struct conn {
     struct simulated_line flight, inbox;
     struct request *recvs, **recvs_end;
     int64_t last, stalled;
-    bool ended;   /* the message without one behind it has arrived */
-    bool greets;  /* SIM_UP is due, but something is cut */
-    bool tells;   /* SIM_BACK is, too */
+    bool ended;   /* the last message has arrived */
+    bool greets;  /* SIM_UP is due, but the nodes are cut off */
+    bool tells;   /* the same for SIM_BACK */
     bool expects; /* SIM_ARRIVE is in the queue */
-    bool refused; /* sends: the node has to be woken when there is room */
-    bool control; /* its messages are read as they come; others when it is their turn */
-    bool broken;  /* by sim_network_reset */
+    bool refused; /* sends: the node must be woken when there is room */
+    bool control; /* the engine reads its messages as they come, and other messages in their turn */
+    bool broken;  /* sim_network_reset has ended it */
     char peer[2][SIMULATED_NAME];
 };
 
@@ -70,7 +70,7 @@ struct listener {
 };
 
 struct nic {
-    int64_t out, in; /* free from then on */
+    int64_t out, in; /* times from which each direction is free */
     int ends, listeners, mrs;
     bool dead;
     bool no_mr;
@@ -86,10 +86,10 @@ struct sim_network {
     struct {
         enum { NONE, FLIP, TRUNCATE } what;
         int from, to;
-        bool control; /* of such a message only */
+        bool control; /* hit only messages of class CONTROL */
         uint64_t which;
         size_t limit;
-        int comm; /* it has happened to a message of this; -1: not yet */
+        int comm; /* communicator of the damaged message. -1: not yet */
     } damage;
 };
 
@@ -103,7 +103,7 @@ static inline struct listener *sim_listener_at(const struct sim_network *w, int 
     return w->listeners.at[number];
 }
 
-/* The oldest message of a line that has one. */
+/* Return the oldest message of a line, which must have one. */
 static inline struct message *sim_line_head(const struct simulated_line *line)
 {
     return (struct message *)line->head;
@@ -114,34 +114,34 @@ static inline struct message *sim_line_head(const struct simulated_line *line)
 void sim_message_free(struct message *m);
 /* All of a line. */
 void sim_messages_drop(struct simulated_line *line);
-/* Nothing passes from one node to the other. */
+/* Return whether a cut stops all messages from one node to the other. */
 bool sim_conn_blocked(const struct conn *c, int from, int to);
-/* The head of what is under way is expected when it is due. */
+/* Put the arrival of the first message in flight into the queue. */
 void sim_conn_expect(struct conn *c);
 /* Give a message to the NIC. */
 void sim_conn_launch(struct conn *c, struct message *m);
-/* What has arrived goes into the receives that wait for it. */
+/* Put arrived messages into the receives that wait for them. */
 void sim_conn_match(struct conn *c);
-/* The message leaves its sender's memory; the sender is done with it. */
+/* Take the message out of its sender's memory. The sender has then finished with it. */
 void sim_conn_let_go(struct conn *c, struct message *m);
-/* From 0 to `most`, drawn; nothing is where most is 0. */
+/* Draw a number from 0 to `most`. Where most is 0 it draws no number. */
 int64_t sim_some(struct sim *s, int64_t most);
 
 /* ---- connection.c -------------------------------------------------------------------------------------- */
 
-/* A connection that greets `l`, from node `from`. */
+/* Make a connection from node `from` that greets `l`. */
 struct conn *sim_conn_new(struct sim *s, int from, struct listener *l);
-/* The greeting is through, or the answer to it. */
+/* The greeting has arrived, or its answer. */
 void sim_conn_up(struct sim *s, struct conn *c);
 /* The sender hears that the receiver is gone. */
 void sim_conn_back(struct sim *s, struct conn *c);
-/* The sender is gone: what it has sent is followed by the end. The receiver is: the sender will hear of it.
- * Both also where that is so already. */
+/* The sender is gone: the end follows the messages that it has sent. The receiver is gone: the sender will
+ * hear of it. Both calls may come again. */
 void sim_conn_end_sending(struct conn *c);
 void sim_conn_end_receiving(struct conn *c);
-/* What the sender's requests have under way is lost where it lies in memory that is gone. */
+/* Separate the sender's messages in flight from its requests. Messages in memory that is gone are lost. */
 void sim_conn_forget_sends(struct conn *c);
-/* The receiver will hear that nothing follows. */
+/* Tell the receiver that the connection's messages have ended. */
 void sim_conn_launch_end(struct conn *c);
 /* Free an end's requests. */
 void sim_end_forget(struct end *e);
@@ -149,7 +149,7 @@ void sim_listener_close(struct listener *l);
 
 /* ---- network_fault.c ----------------------------------------------------------------------------------- */
 
-/* A message arrives: damage it, if that is to be. */
+/* Damage an arriving message, if the plan says so. */
 void sim_network_damage(struct conn *c, struct message *m);
 
 #endif

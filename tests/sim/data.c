@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tables of values; an operation's vector of a rank is a piece of one of them, from a place that follows from
- * its seed, round and round. See data.h.
+ * Tables of values. A rank's vector of an operation is a piece of one table. Its start follows from the seed,
+ * and it wraps around at the table's end. See data.h.
  */
 #include "tests/sim/data.h"
 
@@ -11,15 +11,15 @@
 #include "base/nccl_names.h"
 
 #define PERIOD 16384u
-#define VARIANTS 4 /* of weights: the steps of a training, round and round */
+#define VARIANTS 4 /* of weights: the steps of a training, which repeat */
 #define TYPES 10   /* ncclInt8 .. ncclBfloat16 */
-#define CHUNK 512u /* values that are worked on at once */
+#define CHUNK 512u /* values processed at once */
 
 static struct {
     uint8_t *typed[SIM_DATA_KINDS][TYPES]; /* [VARIANTS][PERIOD] values */
     int8_t small[PERIOD];
-    double normal[PERIOD]; /* as the type has it: [type] below */
-    double *real[TYPES];   /* what typed[SIM_DATA_NORMAL] says */
+    double normal[PERIOD]; /* values after rounding to the type: [type] below */
+    double *real[TYPES];   /* values of typed[SIM_DATA_NORMAL] */
     uint8_t sums[TYPES][2 * SIM_NODES_MAX + 1][8];
 } tables;
 
@@ -33,7 +33,7 @@ static void store(uint8_t *at, int type, size_t i, double value)
     hx_store((ncclDataType_t)type, at, i, value);
 }
 
-/* Weights of a step: those of the first, where one in some has gone on by a little. */
+/* Make the weights of a step: the first step's weights, of which some have moved by a little. */
 static void weigh(uint8_t *out, int type, int variant)
 {
     size_t size = hx_type_size((ncclDataType_t)type);
@@ -101,7 +101,8 @@ void sim_data_close(void)
     }
 }
 
-/* Where in its table a rank's vector begins. Buffers of one slot hold the same weights in every step. */
+/* Return where in its table a rank's vector begins. Buffers of one slot hold the same weights in every
+ * step. */
 static size_t start_of(const struct sim_op *op, int rank)
 {
     const uint64_t seed = op->data == SIM_DATA_WEIGHTS ? (uint64_t)op->slot * 7919 : op->seed;
@@ -118,7 +119,7 @@ static const uint8_t *table_of(const struct sim_op *op)
     return t;
 }
 
-/* The values, in pieces that do not go round. */
+/* Loop over the values, in pieces that do not wrap around. */
 #define EACH_PIECE(at, n_, first_, start_) \
     for (size_t done_ = 0, at, piece; \
          done_ < (n_) && (at = ((start_) + (first_) + done_) % PERIOD, \
@@ -134,7 +135,7 @@ void sim_data_fill(const struct sim_op *op, int rank, size_t first, size_t n, vo
     memcpy((uint8_t *)dst + done_ * size, table + at * size, piece * size);
 }
 
-/* Sum of small values, by the table of sums. */
+/* Sum small values, with the table of sums. */
 static void sum_small(const struct sim_op *op, int nranks, size_t first, size_t n, uint8_t *out)
 {
     const size_t size = hx_type_size(op->type);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work that is done later, and goes wrong; see device.h. */
+/* Work that finishes later, and fails. See device.h. */
 #include "tests/sim/device.h"
 #include "coll/flow/internal.h"
 
@@ -21,7 +21,7 @@
 
 enum state { FREE, QUEUED, DONE };
 
-/* One call, and how it stands. */
+/* One call, and its state. */
 struct call {
     struct device_call what;
     struct late *device;
@@ -158,7 +158,7 @@ static void *late_alloc(struct nb_device *dev, enum nb_place place, size_t bytes
     at = p + sizeof(void *);
     at += ALIGN - (uintptr_t)at % ALIGN;
     memcpy(at - sizeof(void *), &p, sizeof(void *));
-    if (place == NB_PLACE_STATE) /* nobody may read it before it is written */
+    if (place == NB_PLACE_STATE) /* a read before the first write must show */
         memset(at, 0xa5, bytes);
     return at;
 }
@@ -171,7 +171,8 @@ static void late_free(struct nb_device *dev, enum nb_place place, void *p, size_
 
     if (!p)
         return;
-    if (place == NB_PLACE_STATE && comm && p != comm->flow->reduce.partial) /* sums under way are no state */
+    /* sums in progress are not state */
+    if (place == NB_PLACE_STATE && comm && p != comm->flow->reduce.partial)
         sim_judge_state(d->sim, d->node, d->comm, nb_hash64(p, bytes, 0));
     memcpy(&at, (char *)p - sizeof(void *), sizeof(void *));
     free(at);
@@ -187,7 +188,7 @@ int sim_device_open(struct nb_context *ctx, const struct nb_device_wish *wish, s
     (void)wish;
     if (!d)
         abort();
-    if (!ops.name) { /* what answers at once is the host's */
+    if (!ops.name) { /* the host answers the immediate calls */
         ops = *nb_host_device()->ops;
         ops.name = "simulated";
         ops.zeroes = false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Faults take effect; see fault.h. */
+/* Faults take effect. See fault.h. */
 #include "tests/sim/fault.h"
 
 #include <stdlib.h>
@@ -13,8 +13,8 @@
 #include "tests/sim/network.h"
 #include "tests/sim/node.h"
 
-#define SOON SIM_S /* by then what is known at once is known everywhere */
-#define HEADER 56  /* bytes of a message that a check covers in any case */
+#define SOON SIM_S /* by then all nodes know of a fault that they can notice at once */
+#define HEADER 56  /* bytes of a message that a check always covers */
 
 enum { WAITING, ARMED, TAKEN, HEALED };
 
@@ -76,7 +76,7 @@ void sim_fault_operation(struct sim *s, int node, int comm, int op)
     }
 }
 
-/* All communicators stand: what happens now is not a matter of connecting. */
+/* Return whether all communicators are connected, so that the fault does not hit a connect. */
 static bool all_connected(const struct sim *s)
 {
     for (int i = 0; i < s->plan->nnodes; i++)
@@ -97,7 +97,7 @@ static int64_t shorter(int64_t ns, int64_t seconds)
     return seconds * SIM_S < ns ? seconds * SIM_S : ns;
 }
 
-/* The shortest of all nodes: for a close; to connect. */
+/* Return the shortest limit of all nodes for a close, and for a connect. */
 static int64_t close_timeout(const struct sim *s)
 {
     int64_t least = INT64_MAX;
@@ -116,7 +116,7 @@ static int64_t connect_timeout(const struct sim *s)
     return least;
 }
 
-/* Silence of peers that lasts so long: it is survived, or not. One that closes waits for less. */
+/* Return the verdict of a silence of peers that lasts so long. A node that closes waits for less. */
 static enum sim_verdict verdict_of_silence(const struct sim *s, int64_t lasts)
 {
     const int64_t closing = close_timeout(s);
@@ -134,8 +134,8 @@ static enum sim_verdict verdict_of_silence(const struct sim *s, int64_t lasts)
     return all > patience * 6 / 10 ? SIM_MAY_FAIL : SIM_SURVIVES;
 }
 
-/* What a fault means for communicators. While they connect nearly all may happen: they decline, or stand and
- * fail. But it ends, in time (judge.h). */
+/* Judge a fault's effect on communicators. While they connect nearly everything may happen: they decline, or
+ * connect and fail. But connecting ends, in time (judge.h). */
 static void judge(struct sim *s, const struct sim_fault *f, enum sim_verdict verdict, int comm, int a, int b,
                   int64_t within)
 {
@@ -150,7 +150,8 @@ static void judge(struct sim *s, const struct sim_fault *f, enum sim_verdict ver
         sim_judge_delay(s, a, b);
 }
 
-/* Something may keep news from spreading: then heartbeats have to tell. */
+/* Return the time within which a fault becomes known. Where another fault may keep news from spreading,
+ * heartbeats must tell. */
 static int64_t soon(const struct sim *s)
 {
     for (int i = 0; i < s->plan->nfaults; i++) {
@@ -170,7 +171,7 @@ static int rank_of(const struct sim_comm *c, int node)
     return -1;
 }
 
-/* Whether two nodes are connected in a communicator. */
+/* Return whether two nodes are connected in a communicator. */
 static bool linked(const struct sim *s, int comm, int a, int b)
 {
     const struct sim_comm *c = &s->plan->comm[comm];
@@ -189,9 +190,9 @@ static void heal_at(struct sim *s, int i, int64_t at)
     sim_queue_put(&s->queue, at, SIM_HEAL, -1, (void *)(uintptr_t)(i + 1));
 }
 
-/* How far `other` is done with `node` in the communicator: not; all that `node` has ever sent has arrived
- * there, its FIN last, so that its silence is its right; or the end of its connections, too, or `other` has
- * left. */
+/* How far `other` is done with `node` in the communicator. NOT_PARTED: not yet. HEARD: all messages of `node`
+ * have arrived there, its FIN last, so it may be silent. PARTED: the end of its connections, too, or `other`
+ * has left. */
 enum { NOT_PARTED, HEARD, PARTED };
 
 static int parting(const struct sim *s, int comm, int node, int other)
@@ -204,10 +205,11 @@ static int parting(const struct sim *s, int comm, int node, int other)
     return peer && peer->life.fin_acked ? HEARD : NOT_PARTED;
 }
 
-/* What `verdict` is for a communicator that the node may have left. A fault which ends one hits nothing once
- * the node has closed it and all have seen that. Who has heard its FIN only may still wait for an answer to
- * its own, and say so when it closes; so may the node itself, while it waits for theirs. `b`: the other end
- * of what is hit; -1: all that it is connected with. */
+/* Return the meaning of `verdict` for a communicator that node `a` may have left. A fault that ends a
+ * communicator has no effect once the node has closed it and all nodes have seen that. A node that has only
+ * heard its FIN may still wait for an answer to its own FIN, and say so when it closes. The same is true of
+ * the node itself, while it waits for their FINs. `b`: the other end of the fault. -1: all nodes connected
+ * with `a`. */
 static enum sim_verdict verdict_left(const struct sim *s, enum sim_verdict verdict, int comm, int a, int b)
 {
     const struct sim_proxy *p = &s->node[a]->proxy[comm];
@@ -223,7 +225,7 @@ static enum sim_verdict verdict_left(const struct sim *s, enum sim_verdict verdi
     return least == PARTED ? SIM_SURVIVES : SIM_MAY_FAIL;
 }
 
-/* Communicators in which the two are connected. */
+/* Judge all communicators in which the two are connected. */
 static void judge_link(struct sim *s, const struct sim_fault *f, enum sim_verdict verdict, int a, int b,
                        int64_t within)
 {
@@ -232,7 +234,7 @@ static void judge_link(struct sim *s, const struct sim_fault *f, enum sim_verdic
             judge(s, f, verdict_left(s, verdict_left(s, verdict, c, a, b), c, b, a), c, a, b, within);
 }
 
-/* All communicators that the node is in. */
+/* Judge all communicators of the node. */
 static void judge_node(struct sim *s, const struct sim_fault *f, enum sim_verdict verdict, int64_t within)
 {
     for (int c = 0; c < s->plan->ncomms; c++)
@@ -389,7 +391,7 @@ void sim_fault_event(struct sim *s, const struct sim_event *event)
     sim_trace(s, "healed", f->node, f->peer, 0, sim_fault_name[f->kind]);
     if (f->kind == SIM_STOP) {
         sim_node_continue(s, f->node);
-        if (verdict_of_silence(s, f->lasts) == SIM_FATAL) /* now it has to learn it, too */
+        if (verdict_of_silence(s, f->lasts) == SIM_FATAL) /* the node must now hear of it, too */
             judge_node(s, f, SIM_FATAL, peer_timeout(s) + soon(s));
         return;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must be true; see judge.h. */
+/* Conditions that must hold. See judge.h. */
 #include "tests/sim/judge.h"
 #include "coll/decide/decide.h"
 #include "coll/report/report.h"
@@ -14,36 +14,36 @@
 #include "tests/sim/node.h"
 
 #define CULPRITS 64
-/* Squared error of a coded sum, by the squares of contributions and sum: 4 bits give 0.007 of what is
- * encoded, error feedback carries as much over from the operation before, and a sum is encoded again on its
- * way. Few values are a sample of the noise. */
+/* Squared error of a coded sum, over the squares of contributions and sum. 4 bits give 0.007 of the encoded
+ * values, error feedback carries as much over from the operation before, and a sum is encoded again on its
+ * way. Few values are one sample of the noise. */
 #define BOUND 0.05
 #define BOUND_FEW 0.3
 #define FEW 256
 
-/* What is known of a communicator. */
+/* The judge's knowledge of a communicator. */
 struct fate {
     enum sim_verdict verdict;
     int64_t since; /* the first fault that may end it */
-    int64_t fatal; /* the last one that ends it */
+    int64_t fatal; /* the last fault that ends it */
     int culprit[CULPRITS];
     int nculprits;
     uint64_t *hash;  /* [nops] of an all-reduce's (all-gather's) result, by the first node that has it */
-    uint64_t *every; /* [nops] of all nodes' */
+    uint64_t *every; /* [nops] of all nodes' results */
     uint64_t state;  /* hashes of residuals and references at their end */
-    bool damaged;    /* bytes may have to be had again */
-    bool differs;    /* members have settings that must agree, and do not */
-    bool unchecked;  /* results are not promised */
+    bool damaged;    /* nodes may retransmit */
+    bool differs;    /* members disagree on settings that must agree */
+    bool unchecked;  /* results carry no promise */
     unsigned ways;   /* bits: 1 << each verdict so far */
 };
 
 struct sim_judge {
     struct fate fate[SIM_COMMS];
-    int64_t within[SIM_COMMS]; /* of the last fatal one */
-    int64_t shown[SIM_COMMS];  /* since when an end of a connection is seen to show; 0: it does not */
+    int64_t within[SIM_COMMS]; /* of the last fatal fault */
+    int64_t shown[SIM_COMMS];  /* time from which a node sees the end of a connection. 0: it does not */
 };
 
-static struct sim_judge judges; /* of the run under way */
+static struct sim_judge judges; /* of the current run */
 bool sim_judge_lenient;
 
 void sim_judge_open(struct sim *s)
@@ -73,7 +73,7 @@ void sim_judge_begin(struct sim *s)
 void sim_judge_unchecked(struct sim *s, int comm)
 {
     judges.fate[comm].unchecked = true;
-    s->partial = true; /* nor the same as those of other runs */
+    s->partial = true; /* and results may differ from other runs' */
 }
 
 void sim_judge_damage(int comm)
@@ -132,7 +132,7 @@ void sim_judge_fault(struct sim *s, enum sim_verdict verdict, int comm, int a, i
     }
 }
 
-/* Mark all members of the communicator if one of them is; whether any was marked anew. */
+/* Mark all members of the communicator if one of them is marked. Return whether the call marked any. */
 static bool spread(const struct sim *s, int comm, bool *late)
 {
     const struct sim_comm *c = &s->plan->comm[comm];
@@ -168,7 +168,7 @@ void sim_judge_delay(struct sim *s, int a, int b)
     }
 }
 
-/* A node closes although a peer, whose NCCL has paused for longer, has not taken all. */
+/* A node closes before a peer, whose NCCL has paused for longer, has received everything. */
 static void judge_close(struct sim *s, int node)
 {
     for (int i = 0; i < s->plan->nfaults; i++) {
@@ -179,7 +179,7 @@ static void judge_close(struct sim *s, int node)
     }
 }
 
-/* ---- what nodes say ------------------------------------------------------------------------------------ */
+/* ---- messages of nodes --------------------------------------------------------------------------------- */
 
 void sim_judge_warning(struct sim *s, int node, const char *text)
 {
@@ -200,7 +200,8 @@ void sim_judge_warning(struct sim *s, int node, const char *text)
         sim_violation(s, "node %d warns, and nothing has happened that it may warn of: %s", node, text);
 }
 
-/* "node 3", and each of "node 3, nor node 4, 5, 6 and 2 more", of which it may be one that is not told. */
+/* Return whether a line names the node: "node 3", or each of "node 3, nor node 4, 5, 6 and 2 more". With
+ * "more" it may be a node that the line leaves out. */
 static bool names(const char *text, int rank)
 {
     for (const char *at = strstr(text, "node "); at; at = strstr(at, "node ")) {
@@ -219,8 +220,8 @@ static bool names(const char *text, int rank)
     return false;
 }
 
-/* Nodes that fail wait for a second until those have heard why that do not take it (abort.c). This one has
- * been cut off for longer, from some or all. */
+/* A failing node waits for one second until its peers have heard why (abort.c). Return whether this node was
+ * cut off longer from some or all peers. */
 static bool could_not_hear(const struct sim *s, int node)
 {
     for (int i = 0; i < s->plan->nfaults; i++) {
@@ -252,8 +253,8 @@ static bool names_culprit(const struct sim *s, int comm, int node, int author, c
     return false;
 }
 
-/* All know at once that settings differ, if nothing else is the matter, from when the last of them is
- * there. */
+/* Without another fault, all nodes must find different settings as soon as the last node has begun to
+ * connect. */
 static void judge_difference(struct sim *s, const struct sim_proxy *p)
 {
     int64_t last = 0;
@@ -271,7 +272,7 @@ static void judge_difference(struct sim *s, const struct sim_proxy *p)
                       p->index, (long long)((s->now - last) / SIM_MS));
 }
 
-/* Nothing keeps messages from arriving. */
+/* Return whether all messages can arrive. */
 static bool alone(const struct sim *s)
 {
     for (int i = 0; i < s->plan->nfaults; i++)
@@ -281,7 +282,7 @@ static bool alone(const struct sim *s)
     return true;
 }
 
-/* The operator's switch holds for all nodes within two seconds. */
+/* The operator's switch must hold for all nodes within two seconds. */
 static void judge_switch(struct sim *s, struct sim_proxy *p)
 {
     const struct sim_fault *last = NULL;
@@ -296,7 +297,7 @@ static void judge_switch(struct sim *s, struct sim_proxy *p)
         at = s->fault_at[i];
         n++;
     }
-    /* Who asks, and node 0, which decides, have been there all the time. */
+    /* The asking node, and node 0, which decides, have taken part all the time. */
     for (int i = 0; i < s->plan->nnodes && n == 1; i++)
         if ((i == last->node || s->node[i]->proxy[p->index].rank == 0) &&
             s->node[i]->proxy[p->index].state > SIM_DONE)
@@ -310,7 +311,7 @@ static void judge_switch(struct sim *s, struct sim_proxy *p)
             p->node->number, p->index, (long long)((s->now - at) / SIM_MS));
 }
 
-/* A communicator of the node has failed: had it a reason? */
+/* A communicator of the node has failed: check that it had a reason. */
 static void judge_failure(struct sim *s, struct sim_proxy *p)
 {
     const struct fate *f = &judges.fate[p->index];
@@ -353,7 +354,8 @@ void sim_judge_connected(struct sim *s, struct sim_proxy *p)
         sim_violation(s, "node %d: communicator %d is declined without a line", n->number, p->index);
 }
 
-/* Nodes ask for bytes again where references do not fit, which is so after damage alone. */
+/* Check retransmissions: nodes ask for bytes again where references do not fit, which only damage can
+ * cause. */
 static void judge_resends(struct sim *s, const struct sim_proxy *p)
 {
     struct nb_coll_stats stats;
@@ -392,8 +394,8 @@ static bool takes_part(const struct sim_proxy *p)
     return !p->node->dead && p->rank >= 0 && p->state >= SIM_WAITING && p->state <= SIM_RUNNING;
 }
 
-/* What must end the communicator has happened long before this operation, and all members have been there
- * since. */
+/* Return whether a fault that must end the communicator happened long before this operation, and all members
+ * have taken part since. */
 static bool should_have_failed(const struct sim *s, const struct sim_proxy *p)
 {
     const struct fate *f = &judges.fate[p->index];
@@ -444,8 +446,7 @@ void sim_judge_operation(struct sim *s, struct sim_proxy *p)
 
 /* ---- time ---------------------------------------------------------------------------------------------- */
 
-/* The NCCL of some node calls nothing, or its device does nothing, or did not until now: so nobody goes
- * on. */
+/* Return whether the job waits for NCCL or the device of some node, which is idle or was until now. */
 static bool any_paused(const struct sim *s, int comm)
 {
     for (int i = 0; i < s->plan->nfaults; i++) {
@@ -462,7 +463,7 @@ static bool any_paused(const struct sim *s, int comm)
     return false;
 }
 
-/* A member has not begun the operation that another one is in, or only just now. */
+/* Return whether a member has not begun another member's operation, or has only just begun it. */
 static bool any_late(const struct sim *s, int comm)
 {
     int most = -1;
@@ -481,7 +482,7 @@ static bool any_late(const struct sim *s, int comm)
     return false;
 }
 
-/* A node of the group has just learned of it, and the others are about to. */
+/* Return whether a node of the group has just learned of the fault, so that its peers are about to. */
 static bool any_told(const struct sim *s, int comm)
 {
     for (int i = 0; i < s->plan->nnodes; i++) {
@@ -492,7 +493,7 @@ static bool any_told(const struct sim *s, int comm)
     return false;
 }
 
-/* Whether nobody can know so far. */
+/* Return whether no node can know so far. */
 static bool is_unheard(const struct sim *s, int comm)
 {
     const unsigned ways = judges.fate[comm].ways;
@@ -524,7 +525,7 @@ void sim_judge_due(struct sim *s, const struct sim_event *event)
         if (n->dead || p->rank < 0 || p->failed_at || p->error_code || p->aborts || p->state > SIM_RUNNING ||
             p->state < SIM_WAITING)
             continue;
-        /* It need not know before it wants something again. */
+        /* A node need not know before its next operation. */
         if (n->stopped || s->now - n->continued < judges.within[c] || unheard || p->state == SIM_WAITING ||
             p->paused > s->now || s->now - p->began < judges.within[c]) {
             again = true;

@@ -2,8 +2,8 @@
 /*
  * nibble-sim: a cluster in one process, from one number.
  *
- *   nibble-sim --seeds 1-1000 [--nodes 2-16] [--calm]     as many runs; stops at the first failure
- *   nibble-sim --replay SEED [--trace]                    one of them again
+ *   nibble-sim --seeds 1-1000 [--nodes 2-16] [--calm]     run each seed, and stop at the first failure
+ *   nibble-sim --replay SEED [--trace]                    repeat one of them
  */
 #include <getopt.h>
 #include <malloc.h>
@@ -221,7 +221,8 @@ int main(int argc, char **argv)
     }
     if (optind != argc)
         return usage();
-    mallopt(M_MMAP_THRESHOLD, 1 << 16); /* else calloc of much that is never touched costs writing zeroes */
+    mallopt(M_MMAP_THRESHOLD, 1 << 16); /* without it calloc of large, mostly untouched memory would write
+                                           zeroes */
     sim_data_open();
     ret = single ? replay(seed, loud, calm) : seeds(first, last, again, keep_going);
     sim_data_close();

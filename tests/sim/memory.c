@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The wrapped allocator; see memory.h. */
+/* The wrapped allocator. See memory.h. */
 #include "tests/sim/memory.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ void __wrap_free(void *p);
 #define MAGIC 0x626c6f63u
 #define PATTERN 0xc9
 
-/* Before each block; its size keeps the alignment of malloc. */
+/* Before each block. Its size keeps the alignment of malloc. */
 struct block {
     struct block *next, *prev; /* of its owner's */
     size_t bytes;

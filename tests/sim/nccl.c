@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows of operations; see nccl.h. */
+/* Windows of operations. See nccl.h. */
 #include "tests/sim/nccl.h"
 
 #include <errno.h>
@@ -103,7 +103,7 @@ void sim_proxy_connected(struct sim_proxy *p)
     p->op = -1;
 }
 
-/* The next operation that is not left out; false: there is none. */
+/* Advance to the next operation of the plan. Return false at the end. */
 static bool next_op(struct sim_proxy *p)
 {
     do
@@ -112,7 +112,7 @@ static bool next_op(struct sim_proxy *p)
     return p->op < p->comm->nops;
 }
 
-/* What NCCL's profiler events tell of the operation. */
+/* Make the record of the operation, as NCCL's profiler events would. */
 static void record(struct sim_proxy *p)
 {
     const struct sim_op *op = op_of(p);
@@ -161,9 +161,9 @@ static void begin(struct sim_proxy *p)
         record(p);
 }
 
-/* ---- what the GPU does --------------------------------------------------------------------------------- */
+/* ---- the GPU's part ------------------------------------------------------------------------------------ */
 
-/* True once the time that was drawn for this step is over. */
+/* Return true once the time drawn for this step is over. */
 static bool due(struct sim_proxy *p, int64_t *at)
 {
     struct sim *s = sim_of(p);
@@ -188,7 +188,7 @@ static void fill(struct sim_proxy *p, int group, uint64_t step)
     size_t first = w.from - (op->func == NB_FUNC_ALL_GATHER ? (size_t)p->rank * p->walk.block : 0);
 
     sim_data_fill(op, p->rank, first / size, w.valid / size, dst);
-    for (size_t i = w.valid; i < w.bytes; i += 4) /* stale memory, the worst of it */
+    for (size_t i = w.valid; i < w.bytes; i += 4) /* stale memory, in its worst form */
         memcpy(dst + i, &pattern[(i + (size_t)p->rank) % 5], w.bytes - i < 4 ? w.bytes - i : 4);
 }
 
@@ -228,16 +228,15 @@ static void drain(struct sim_proxy *p, int group, uint64_t step)
     sim_trace(sim_of(p), "drains", p->node->number, (long)(step * 10 + (uint64_t)group), (long)(hash >> 40),
               NULL);
     if (!(op->lossy_gather && w.from < ((size_t)p->rank + 1) * p->walk.block &&
-          w.from + w.valid >
-              (size_t)p->rank * p->walk.block)) /* of lossy weights a node keeps its own exact */
-        p->hash += mix(1, hash);                /* groups of channels come in any order */
+          w.from + w.valid > (size_t)p->rank * p->walk.block)) /* a node keeps its own lossy weights exact */
+        p->hash += mix(1, hash);                               /* groups of channels come in any order */
     else
         p->partial = true;
 }
 
-/* ---- what the proxy does ------------------------------------------------------------------------------- */
+/* ---- the proxy's part ---------------------------------------------------------------------------------- */
 
-/* Hand over what is next. 1, 0: it cannot be, or < 0. */
+/* Post the next window. Return 1, 0 when it cannot be posted yet, or < 0. */
 static int call(struct sim_proxy *p)
 {
     struct sim_group *g = &p->group[p->next];
@@ -287,7 +286,7 @@ static int test(struct sim_proxy *p, struct sim_group *g)
     return 1;
 }
 
-/* One round of an operation. */
+/* Run one round of an operation. */
 static int run(struct sim_proxy *p)
 {
     int moved = 0, ret;
@@ -321,7 +320,7 @@ static bool complete(const struct sim_proxy *p)
     return true;
 }
 
-/* The operation is over: when is the next? */
+/* The operation is over: choose the time of the next. */
 static void after_op(struct sim_proxy *p)
 {
     struct sim *s = sim_of(p);
@@ -347,7 +346,7 @@ static void close_begin(struct sim_proxy *p)
     sim_judge_closes(s, p);
     for (int i = 0; i < 2 * p->comm->channels; i++)
         nb_coll_dereg_mr(p->coll, p->mhandle[i]);
-    memset(p->region, 0xdb, p->comm->slot_size); /* nobody looks at it any more */
+    memset(p->region, 0xdb, p->comm->slot_size); /* the plugin has released it */
     if (nb_coll_close_begin(p->coll))
         sim_violation(s, "node %d: close is refused", p->node->number);
     p->state = SIM_CLOSING;

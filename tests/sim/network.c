@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NICs, and the way of messages through them; see network.h. */
+/* NICs, and the way of messages through them. See network.h. */
 #include "tests/sim/network.h"
 
 #include <errno.h>
@@ -31,7 +31,7 @@ bool sim_conn_blocked(const struct conn *c, int from, int to)
     return n->cut[from * n->nnodes + to] || n->nic[from].dead || n->nic[to].dead;
 }
 
-/* The head of what is under way is expected when it is due. */
+/* Put the arrival of the first message in flight into the queue. */
 void sim_conn_expect(struct conn *c)
 {
     int64_t at;
@@ -67,7 +67,7 @@ void sim_conn_launch(struct conn *c, struct message *m)
     sim_conn_expect(c);
 }
 
-/* A message is there whole: into the receive that waits for it. */
+/* Put whole messages into the receives that wait for them. */
 void sim_conn_match(struct conn *c)
 {
     while (c->recvs && c->inbox.head) {
@@ -93,7 +93,7 @@ void sim_conn_match(struct conn *c)
     }
 }
 
-/* The message leaves its sender's memory; the sender is done with it. */
+/* Take the message out of its sender's memory. The sender has then finished with it. */
 void sim_conn_let_go(struct conn *c, struct message *m)
 {
     if (!m->own && m->len) {
@@ -126,7 +126,7 @@ static void arrive(struct sim *s, struct conn *c)
         }
         sim_conn_let_go(c, m);
         s->network->messages++;
-        if (m->len != 224) /* not only a heartbeat */
+        if (m->len != 224) /* more than a heartbeat */
             s->progress = s->now;
         if (!c->recv.open || c->recv.err) {
             sim_message_free(m);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The network between nodes, as a transport: connections of NICs that have a rate in each direction, a
- * latency and a queue. A message leaves when those before it have left the NIC, and arrives in the order of
- * its connection; a connection takes a bounded number of them. What is done to it: fault.h.
+ * latency and a queue. A message leaves when earlier messages have left the NIC, and arrives in the order of
+ * its connection. A connection takes a bounded number of messages. fault.h has the faults.
  */
 #ifndef NIBBLE_TESTS_SIM_NETWORK_H
 #define NIBBLE_TESTS_SIM_NETWORK_H
@@ -10,43 +10,43 @@
 #include "net/transport.h"
 #include "tests/sim/sim.h"
 
-/* To be taken with nb_net_open_with by the context of a sim_node. early: sends are done when taken; late:
- * when they have arrived. */
+/* For nb_net_open_with, with the context of a sim_node. early: a send is done when taken. late: a send is
+ * done when it has arrived. */
 extern const struct nb_net_ops sim_net_early, sim_net_late;
 
 struct sim_network *sim_network_open(struct sim *s);
 void sim_network_close(struct sim_network *net);
 
-/* Events of the queue. */
+/* Handle an event of the queue. */
 void sim_network_event(struct sim *s, const struct sim_event *event);
 
-/* Faults. From here on nothing passes from `a` to `b`, until it is joined as often as it was cut. */
+/* Faults. Stop all messages from `a` to `b` until as many joins as cuts have come. */
 void sim_network_cut(struct sim *s, int a, int b);
 void sim_network_join(struct sim *s, int a, int b);
-/* All ends of a node are closed (its process has ended), or vanish (its machine has). */
+/* Close all ends of a node, whose process has ended, or let them vanish, because its machine has. */
 void sim_network_kill(struct sim *s, int node, bool silently);
-/* A connection from `a` to `b` of communicator `comm` (chosen by `which`) ends: bit 0 for the sender, bit 1
- * for the receiver. False: there is none. */
+/* End a connection from `a` to `b` of communicator `comm`, chosen by `which`: bit 0 for the sender, bit 1 for
+ * the receiver. Return false when there is no such connection. */
 bool sim_network_reset(struct sim *s, int a, int b, uint64_t which, int comm, int ends);
-/* A node has something under way on a connection of the communicator that was ended so, and will be told. */
+/* Return whether a node has messages in flight on a connection that was ended so, and will hear of it. */
 bool sim_network_shows(const struct sim *s, int comm);
-/* It delivers nothing until `until`. */
+/* Stop deliveries until `until`. */
 bool sim_network_stall(struct sim *s, int a, int b, uint64_t which, int64_t until);
-/* The next message (control: of CONTROL) from a to b gets a bit turned (below `limit` bytes; 0: anywhere), or
- * loses its end. */
+/* Flip a bit of the next message from a to b, below `limit` bytes (0: anywhere), or cut off its end.
+ * `control`: of the next message of class CONTROL. */
 void sim_network_flip(struct sim *s, int a, int b, bool control, uint64_t which, size_t limit);
 void sim_network_truncate(struct sim *s, int a, int b, bool control);
-/* The next registration of a node fails. */
+/* Fail the next registration of a node. */
 void sim_network_no_mr(struct sim *s, int node);
-/* What has been done: damage that has happened to a message of communicator `comm`. */
+/* Return whether damage has happened, and set *comm to the message's communicator. */
 bool sim_network_damaged(const struct sim *s, int *comm);
 
-/* Which communicator connections that are made now belong to; for faults of one of them. */
+/* Set the communicator of connections made from now on, for faults of one communicator. */
 void sim_network_comm(struct sim *s, int node, int comm);
 
-/* Connections' ends, listeners and registrations that a node has open. */
+/* Return the number of connections' ends, listeners and registrations that a node has open. */
 int sim_network_objects(const struct sim *s, int node);
-/* Messages delivered in all. */
+/* Return the number of messages delivered in all. */
 uint64_t sim_network_messages(const struct sim *s);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is done to the network; see network.h. */
+/* Faults of the network. See network.h. */
 #include "tests/sim/network.h"
 
 #include <errno.h>
@@ -95,7 +95,7 @@ bool sim_network_reset(struct sim *s, int a, int b, uint64_t which, int comm, in
     }
     c->broken = true;
     sim_messages_drop(&c->flight);
-    if (!(ends & 2)) /* as TCP does: its reset follows, as soon as something passes */
+    if (!(ends & 2)) /* as TCP does: its reset follows with the next message */
         sim_conn_launch_end(c);
     return true;
 }
@@ -131,7 +131,7 @@ void sim_network_no_mr(struct sim *s, int node)
 
 /* ---- damage -------------------------------------------------------------------------------------------- */
 
-/* What is promised of a byte of a message. */
+/* Return the promise for a byte of a message. */
 static enum sim_cover cover_of(const struct conn *c, const struct message *m, size_t at)
 {
     const struct sim_plan *plan = c->sim->plan;
@@ -142,19 +142,20 @@ static enum sim_cover cover_of(const struct conn *c, const struct message *m, si
     int header;
 
     if (c->control)
-        return at < NB_CTL_BYTES ? SIM_FOUND : SIM_RESENT_TWICE; /* bytes that were asked for */
+        return at < NB_CTL_BYTES ? SIM_FOUND : SIM_RESENT_TWICE; /* a payload that the receiver asked for */
     if (m->len < NB_MSG_BYTES)
         return SIM_READ;
     memcpy(&token, m->own + 12, 4); /* little-endian, as all tests are */
     header = nb_msg_parse(m->own, m->len, token, SIZE_MAX, &msg, &why);
-    if (header < 0 || at < (size_t)header) /* no data message: while nodes connect */
+    if (header < 0 || at < (size_t)header) /* not a data message: nodes are connecting */
         return SIM_READ;
     if (nb_codec_row(msg.codec)->reference)
         return SIM_RESENT;
     if (!(msg.flags & (NB_MSG_CHECKED | NB_MSG_KEEP)))
         return SIM_NOT_CHECKED;
     for (int r = 0; r < comm->nmembers; r++)
-        if (plan->params[comm->member[r]].payload_check == NB_PAYLOAD_CHECK_OFF) /* it compares none */
+        /* it compares no check values */
+        if (plan->params[comm->member[r]].payload_check == NB_PAYLOAD_CHECK_OFF)
             return SIM_NOT_CHECKED;
     return msg.flags & NB_MSG_KEEP ? SIM_RESENT : SIM_READ;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A node's life; see node.h. */
+/* A node's life. See node.h. */
 #include "tests/sim/node.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include "tests/sim/memory.h"
 #include "tests/sim/network.h"
 
-#define STEPS_AT_ONCE 10000 /* of an eager node: more is no progress */
+#define STEPS_AT_ONCE 10000 /* of an eager node: with more it makes no progress */
 
 static uint64_t clock_ns(void *arg)
 {
@@ -159,7 +159,7 @@ void sim_node_wake(struct sim *s, int node)
     sim_node_wake_at(s, node, s->now + 1 + (notices ? (int64_t)sim_below(s, (uint64_t)notices) : 0));
 }
 
-/* Connecting goes on, one communicator after the other. */
+/* Go on with connecting, one communicator after the other. */
 static bool connect_step(struct sim_node *n, int64_t *until)
 {
     struct sim *s = n->sim;
@@ -207,7 +207,7 @@ static bool connect_step(struct sim_node *n, int64_t *until)
     return moved;
 }
 
-/* One round of everything. Else *until is when time alone moves something. */
+/* Run one round of everything. Without progress, set *until to when time alone leads to progress. */
 static bool step(struct sim_node *n, int64_t *until)
 {
     struct sim *s = n->sim;

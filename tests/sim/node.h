@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A node: its context, its communicators from listen to close, and when it is stepped. */
+/* A node: its context, its communicators from listen to close, and the times of its steps. */
 #ifndef NIBBLE_TESTS_SIM_NODE_H
 #define NIBBLE_TESTS_SIM_NODE_H
 
@@ -17,22 +17,22 @@ struct nb_device;
 #define SIM_NEVER INT64_MAX
 
 struct sim_node {
-    struct nb_context ctx; /* first: what hooks are given */
+    struct nb_context ctx; /* first: hooks get its address */
     struct sim *sim;
     int number;
-    int64_t wake;       /* the event that counts; SIM_NEVER: none */
-    int64_t slow_until; /* until then it takes slow_ns to notice something */
+    int64_t wake;       /* the valid wake event. SIM_NEVER: there is none */
+    int64_t slow_until; /* until then it notices events slow_ns late */
     int64_t slow_ns;
     bool dead;                    /* killed, or without power */
-    bool stopped, woken;          /* woken: there is something to do when it goes on */
-    uint64_t random;              /* what its engine is given */
-    size_t left[NB_BUDGET_COUNT]; /* budgets before anything was taken */
+    bool stopped, woken;          /* woken: it has work when it goes on */
+    uint64_t random;              /* source of its engine's random numbers */
+    size_t left[NB_BUDGET_COUNT]; /* budgets before the first use */
     size_t blocks;                /* memory likewise */
-    int connecting;               /* the communicator that comes next */
+    int connecting;               /* number of the next communicator to connect */
     int64_t connect_at;
     bool was_stopped;  /* since it began to connect */
-    int64_t continued; /* when it went on last, after it was stopped */
-    bool finished;     /* all communicators are closed, or never were */
+    int64_t continued; /* when it last went on after a stop */
+    bool finished;     /* all communicators are closed, or were never open */
     struct sim_proxy proxy[SIM_COMMS];
     struct nb_device *device[SIM_COMMS];
     unsigned warnings;
@@ -40,12 +40,12 @@ struct sim_node {
 };
 
 struct sim_node *sim_node_open(struct sim *s, int number);
-/* Once all connected ones are closed. Violations: what is left. */
+/* Close the node once its communicators are closed. Resources that are left are violations. */
 void sim_node_close(struct sim_node *n);
 
-/* Something has happened that concerns it: it is stepped soon. */
+/* An event concerns the node: step it soon. */
 void sim_node_wake(struct sim *s, int node);
-/* The same, at a time. */
+/* Step it at a given time. */
 void sim_node_wake_at(struct sim *s, int node, int64_t at);
 void sim_node_event(struct sim *s, const struct sim_event *event);
 

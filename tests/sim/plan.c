@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Drawing a plan from a seed; see plan.h. */
+/* Draw a plan from a seed. See plan.h. */
 #include "tests/sim/plan.h"
 
 #include <stdio.h>
@@ -38,7 +38,7 @@ static int draw_nodes(uint64_t *r, const struct sim_options *o)
 {
     int n = o->most - o->least;
 
-    /* Few of them more often: it is soon over, and most can be seen with them. */
+    /* Small numbers of nodes are more frequent: their runs are short, and show most failures. */
     for (int i = one_in(r, 8) ? 2 : 0; i < 3; i++)
         n = (int)below(r, (uint64_t)n + 1);
     return o->least + n;
@@ -64,7 +64,7 @@ static void draw_settings(uint64_t *r, struct sim_plan *p)
     all.ef = one_in(r, 3) ? below(r, NB_FEEDBACK_COUNT) : NB_FEEDBACK_FULL;
     all.schedule = one_in(r, 2) ? NB_SCHEDULE_AUTO : 1 + below(r, NB_SCHEDULE_COUNT - 1);
     all.rs_second = below(r, NB_RS_SECOND_COUNT);
-    all.payload_check = NB_PAYLOAD_CHECK_ON; /* also of raw bytes: flips may hit any */
+    all.payload_check = NB_PAYLOAD_CHECK_ON; /* of raw bytes, too: any payload may get a flipped bit */
     all.shadow = one_in(r, 20);
     all.peer_timeout = 1 + (int64_t)below(r, 3);
     all.connect_timeout = 2 + (int64_t)below(r, 4);
@@ -78,7 +78,7 @@ static void draw_settings(uint64_t *r, struct sim_plan *p)
     }
 }
 
-/* Settings that need not agree, of one node. */
+/* Draw one node's settings that need not agree. */
 static void draw_own_settings(uint64_t *r, struct nb_params *own)
 {
     own->ef = below(r, NB_FEEDBACK_COUNT);
@@ -96,7 +96,7 @@ static void draw_own_settings(uint64_t *r, struct nb_params *own)
         own->ef_max_mb = 0;
 }
 
-/* A setting that must agree, of one node that was configured otherwise. */
+/* Draw one setting that must agree, differently for one node. */
 static void draw_other_setting(uint64_t *r, struct nb_params *own)
 {
     switch (below(r, 10)) {
@@ -117,7 +117,7 @@ static void draw_other_setting(uint64_t *r, struct nb_params *own)
     }
 }
 
-/* What differs between nodes. */
+/* Draw the differences between nodes. */
 static void draw_differences(uint64_t *r, struct sim_plan *p)
 {
     enum { ON = NB_PAYLOAD_CHECK_ON, AUTO = NB_PAYLOAD_CHECK_AUTO, OFF = NB_PAYLOAD_CHECK_OFF, ANY = -1 };
@@ -133,8 +133,8 @@ static void draw_differences(uint64_t *r, struct sim_plan *p)
         if (p->uneven && one_in(r, 2))
             draw_own_settings(r, &p->params[i]);
     }
-    /* Whether all nodes have heard of the operator's switch is judged two seconds later: somebody is to be
-     * there then. */
+    /* The judge checks two seconds later whether all nodes have heard of the operator's switch. Some node
+     * must still be there then. */
     for (int i = 0; i < p->nfaults; i++) {
         struct sim_comm *c = &p->comm[p->fault[i].comm];
         if (p->fault[i].kind == SIM_SWITCH && one_in(r, 2))
@@ -219,7 +219,7 @@ static void draw_reduction(uint64_t *r, const struct nb_params *params, struct s
         op->data = is_float ? SIM_DATA_NORMAL : SIM_DATA_BITS;
 }
 
-/* An operation that a step of the job consists of. */
+/* Draw an operation that is part of a step of the job. */
 static void draw_slot(uint64_t *r, const struct sim_plan *p, const struct sim_comm *c, struct sim_op *op)
 {
     static const int channels[] = {1, 1, 2, 2, 4, 8, 12};
@@ -256,7 +256,7 @@ static void draw_comm(uint64_t *r, struct sim_plan *p, int index)
     struct sim_op slot[SLOTS];
     int step[SLOTS] = {0};
     const int nslots = 1 + (int)below(r, SLOTS);
-    bool alternates = one_in(r, 2); /* slots by turns, as training does; else any */
+    bool alternates = one_in(r, 2); /* slots by turns, as training does, else any */
 
     c->id = below(r, UINT64_C(1) << 48) + 1;
     c->member = zeroed((size_t)p->nnodes, sizeof(int));
@@ -337,7 +337,7 @@ static void draw_fault(uint64_t *r, const struct sim_plan *p, bool fatal, struct
         f->amount &= 1;
 }
 
-/* While communicators connect. */
+/* Draw a fault that happens while communicators connect. */
 static void draw_connect_fault(uint64_t *r, const struct sim_plan *p, bool fatal, struct sim_fault *f)
 {
     static const enum sim_fault_kind kinds[] = {SIM_KILL, SIM_POWER, SIM_STOP,      SIM_CUT,  SIM_ISOLATE,
@@ -357,10 +357,10 @@ static void draw_connect_fault(uint64_t *r, const struct sim_plan *p, bool fatal
     if (f->kind == SIM_NO_MEMORY)
         f->amount = 1 + below(r, 40);
     if (f->kind == SIM_FLIP)
-        f->amount &= ~UINT64_C(1); /* where a check is sure to be */
+        f->amount &= ~UINT64_C(1); /* where a check is certain to cover it */
 }
 
-/* Damage is that of control messages, of which there are few unless nodes wait. */
+/* Damage control messages, which are few unless nodes wait. */
 static void draw_control(uint64_t *r, struct sim_plan *p, struct sim_fault *f)
 {
     struct sim_comm *c = &p->comm[f->comm];
@@ -388,7 +388,7 @@ static void draw_faults(uint64_t *r, struct sim_plan *p, const struct sim_option
     }
 }
 
-/* The one fault: all others are forgotten. */
+/* Replace all faults by one fault of a header. */
 static void draw_header(uint64_t *r, struct sim_plan *p)
 {
     free(p->fault);
@@ -396,7 +396,7 @@ static void draw_header(uint64_t *r, struct sim_plan *p)
     p->nfaults = 1;
     draw_fault(r, p, false, p->fault);
     p->fault->kind = SIM_FLIP;
-    p->fault->amount &= ~UINT64_C(1); /* where a check is sure to be */
+    p->fault->amount &= ~UINT64_C(1); /* where a check is certain to cover it */
 }
 
 /* ---- the whole ----------------------------------------------------------------------------------------- */

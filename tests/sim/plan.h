@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a seed stands for, drawn before anything happens, so that a part of it can be left out to see whether
- * a failure stays (shrink.h).
+ * The plan that a seed stands for. It is drawn before the run begins, so that shrink.h can leave out a part
+ * of it and see whether the failure stays.
  */
 #ifndef NIBBLE_TESTS_SIM_PLAN_H
 #define NIBBLE_TESTS_SIM_PLAN_H
@@ -36,13 +36,13 @@ struct sim_op {
     size_t count; /* values of a block, or of an all-reduce */
     int channels;
     size_t chunk;
-    int slot; /* which buffer: operations of one slot are alike, and share residuals and references */
-    int step; /* number of this one among those of its slot */
+    int slot; /* number of the buffer: operations of one slot are alike, and share residuals and references */
+    int step; /* number of the operation among operations of its slot */
     enum sim_data data;
-    bool coded;        /* settings allow a lossy codec, so that the result is within a bound only */
+    bool coded;        /* settings allow a lossy codec, so the result is only within a bound */
     bool lossy_gather; /* the same for an all-gather */
     uint64_t seed;
-    int64_t pause; /* before it, on every node, ns; each draws its own part of it */
+    int64_t pause; /* pause before it, on every node, ns. Each node draws its own part of it */
 };
 
 struct sim_comm {
@@ -57,23 +57,24 @@ struct sim_comm {
 };
 
 enum sim_fault_kind {
-    SIM_KILL,          /* the process dies: its connections are closed */
-    SIM_POWER,         /* the machine dies: nothing is heard of it any more */
+    SIM_KILL,          /* the process dies, and its connections are closed */
+    SIM_POWER,         /* the machine dies and falls silent */
     SIM_STOP,          /* the process is stopped, and goes on after `lasts` */
-    SIM_SLOW,          /* it gets a processor now and then only, for `lasts` */
-    SIM_CUT,           /* nothing passes from node to peer, for `lasts`; amount 1: and the other way */
-    SIM_ISOLATE,       /* nothing passes to or from node, for `lasts` */
+    SIM_SLOW,          /* the process gets a processor only now and then, for `lasts` */
+    SIM_CUT,           /* messages from node to peer stop, for `lasts`. amount 1: the other way, too */
+    SIM_ISOLATE,       /* messages to and from node stop, for `lasts` */
     SIM_RESET,         /* a connection between node and peer ends for both */
-    SIM_HALF,          /* for its sender (amount 0) or receiver at once; the other one hears of it later */
-    SIM_STALL,         /* a connection from node to peer delivers nothing, for `lasts` */
+    SIM_HALF,          /* the same for its sender (amount 0) or receiver at once, and for the other end
+                          later */
+    SIM_STALL,         /* a connection from node to peer stops its deliveries, for `lasts` */
     SIM_FLIP,          /* a bit of a message from node to peer */
-    SIM_TRUNCATE,      /* the end of one is missing */
+    SIM_TRUNCATE,      /* the end of a message is missing */
     SIM_NO_MEMORY,     /* an allocation of node is refused, the amount-th from then */
-    SIM_NO_MR,         /* a registration with the transport */
-    SIM_BROKEN_DEVICE, /* a work of the device fails */
-    SIM_STUCK_DEVICE,  /* a work is never done; the device notices after a while */
-    SIM_PAUSE,         /* NCCL calls nothing on node, for `lasts` */
-    SIM_ABORT,         /* NCCL closes a communicator in the middle */
+    SIM_NO_MR,         /* the same for a registration with the transport */
+    SIM_BROKEN_DEVICE, /* a piece of the device's work fails */
+    SIM_STUCK_DEVICE,  /* a piece of work never finishes, and the device notices after a while */
+    SIM_PAUSE,         /* NCCL makes no call on node, for `lasts` */
+    SIM_ABORT,         /* NCCL closes a communicator during an operation */
     SIM_SWITCH,        /* the operator switches compression off or on (amount) at node */
     SIM_FAULTS
 };
@@ -82,7 +83,7 @@ extern const char *const sim_fault_name[SIM_FAULTS];
 struct sim_fault {
     bool skip;
     enum sim_fault_kind kind;
-    /* when: so many events after node `at_node` has begun operation `at_op` of communicator `comm`; at_op -1:
+    /* when: so many events after node `at_node` has begun operation `at_op` of communicator `comm`. at_op -1:
      * after the beginning of all */
     int comm, at_node, at_op;
     uint64_t events;
@@ -102,15 +103,15 @@ struct sim_plan {
     int nnodes;
     struct nb_params *params; /* [nnodes] */
     struct sim_nic *nic;      /* [nnodes] */
-    int64_t *clock;           /* [nnodes] what the node's clock says at the beginning */
-    int64_t *start;           /* [nnodes] when it begins to connect */
-    bool *recorded;           /* [nnodes] its NCCL tells of operations */
-    unsigned char *vague;     /* [nnodes] records do not tell: 1 chunks; 2 nor how many heads a node has */
-    bool late_device;         /* work is done later */
-    bool early;               /* sends are done when they are taken */
-    bool eager;               /* a step is repeated until nothing moves, at once */
-    bool *differs;            /* [nnodes] a setting that must agree is another one than that of the rest */
-    bool uneven;              /* settings differ, whichever they are */
+    int64_t *clock;           /* [nnodes] the node's clock at the beginning */
+    int64_t *start;           /* [nnodes] when the node begins to connect */
+    bool *recorded;           /* [nnodes] its NCCL fires profiler events of operations */
+    unsigned char *vague;     /* [nnodes] gaps of records: 1 chunks. 2 also how many heads a node has */
+    bool late_device;         /* the device finishes work later */
+    bool early;               /* a send is done when taken */
+    bool eager;               /* a node repeats its step at once until it makes no progress */
+    bool *differs;            /* [nnodes] a setting that must agree differs from the other nodes' */
+    bool uneven;              /* some settings differ */
     int window;               /* messages that a connection takes before it refuses */
     int64_t step_ns;          /* longest time that a node takes to notice something */
     int64_t gpu_ns;           /* that NCCL's kernels take for a slot */
@@ -123,26 +124,26 @@ struct sim_plan {
 #define SIM_PLAN_VERSION 3
 
 struct sim_options {
-    int version; /* of the plans: what a seed stood for does not change when more is drawn. 2: settings that
-                      * differ between nodes, payloads without check values. 3: damage to control messages as often as to others */
+    int version;     /* of the plans: a seed keeps its plan when later versions draw more. 2: settings that
+                    differ between nodes, payloads without check values. 3: control messages are damaged as
+                    often as data messages */
     int least, most; /* nodes */
-    bool faults;     /* else lateness only */
-    bool connect;    /* also before communicators stand */
-    bool headers;    /* one bit of one message's header flips, and nothing else happens but lateness */
-    bool payload;    /* flips also where only a check of the payload finds them */
+    bool faults;     /* else only lateness */
+    bool connect;    /* also before communicators are connected */
+    bool headers;    /* one bit of one message's header flips, and lateness is the only other fault */
+    bool payload;    /* bits flip also where only a check of the payload finds it */
 };
 
-/* The plan of `seed`; free it with sim_plan_free. */
+/* Draw the plan of `seed`. Free it with sim_plan_free. */
 struct sim_plan *sim_plan_draw(uint64_t seed, const struct sim_options *options);
 void sim_plan_free(struct sim_plan *plan);
-/* Another one of the same, to be freed likewise. */
+/* Copy a plan. Free the copy likewise. */
 struct sim_plan *sim_plan_copy(const struct sim_plan *plan);
-/* Take away all that comes late, and all faults: what is left brings the results that the plan should bring,
- * too. */
+/* Remove all lateness and all faults: the rest must bring the same results as the plan. */
 void sim_plan_calm(struct sim_plan *plan);
-/* Operations that are not left out, of all communicators. */
+/* Return the number of the plan's remaining operations, of all communicators. */
 int sim_plan_operations(const struct sim_plan *plan);
-/* 1 when the fault is one that the cluster has to live with. */
+/* Return 1 when the cluster must survive the fault. */
 bool sim_fault_survived(const struct sim_plan *plan, const struct sim_fault *fault);
 /* To print it. */
 void sim_plan_print(const struct sim_plan *plan);

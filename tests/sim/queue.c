@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A binary heap; see queue.h. */
+/* A binary heap. See queue.h. */
 #include "tests/sim/queue.h"
 
 #include <stdlib.h>
@@ -11,8 +11,8 @@ static bool before(const struct sim_event *a, const struct sim_event *b)
     return a->at != b->at ? a->at < b->at : a->number < b->number;
 }
 
-/* Something outside of the engines will happen. That the judge looks again makes nothing happen: it does so
- * for as long as nodes wait, also for ever. */
+/* Return whether an event brings something from outside the engines. A look of the judge brings no event: it
+ * repeats as long as nodes wait, even forever. */
 static bool outside(enum sim_event_kind kind)
 {
     return kind != SIM_NODE && kind != SIM_DUE;
@@ -24,7 +24,7 @@ void sim_queue_put(struct sim_queue *q, int64_t at, enum sim_event_kind kind, in
     size_t i = q->n++;
 
     if (q->n > q->cap) {
-        const int before = sim_memory_enter(SIM_NOBODY); /* whoever is at work */
+        const int before = sim_memory_enter(SIM_NOBODY); /* whichever node works */
         q->cap = q->cap ? 2 * q->cap : 256;
         q->event = realloc(q->event, q->cap * sizeof(*q->event));
         if (!q->event)

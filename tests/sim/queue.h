@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is to happen, by virtual time; events of one time happen in the order in which they were put in. */
+/* Future events, by virtual time. Events of one time happen in the order in which they were queued. */
 #ifndef NIBBLE_TESTS_SIM_QUEUE_H
 #define NIBBLE_TESTS_SIM_QUEUE_H
 
@@ -12,29 +12,29 @@ enum sim_event_kind {
     SIM_ARRIVE, /* the head of a connection's messages arrives */
     SIM_BACK,   /* the sender learns that the receiver has gone */
     SIM_UP,     /* a connection is made, or refused */
-    SIM_WORK,   /* a device finishes a work */
+    SIM_WORK,   /* a device finishes a piece of work */
     SIM_HEAL,   /* a fault ends */
-    SIM_DUE,    /* by now a fault has to be known everywhere */
+    SIM_DUE,    /* by now all nodes must know of a fault */
     SIM_EVENTS
 };
 
 struct sim_event {
     int64_t at;
-    uint64_t number; /* in the order of their putting in */
+    uint64_t number; /* in the order of queueing */
     enum sim_event_kind kind;
-    int node;    /* SIM_NODE; else -1 */
-    void *thing; /* what it happens to */
+    int node;    /* SIM_NODE, else -1 */
+    void *thing; /* object of the event */
 };
 
 struct sim_queue {
     struct sim_event *event; /* a heap */
     size_t n, cap;
     uint64_t numbers;
-    size_t foreground; /* of those, all but steps of nodes and looks of the judge: something will happen */
+    size_t foreground; /* number of events other than steps of nodes and looks of the judge */
 };
 
 void sim_queue_put(struct sim_queue *q, int64_t at, enum sim_event_kind kind, int node, void *thing);
-/* False: there is none. */
+/* Take the next event. Return false when the queue is empty. */
 bool sim_queue_take(struct sim_queue *q, struct sim_event *event);
 void sim_queue_free(struct sim_queue *q);
 

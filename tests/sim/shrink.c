@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Leaving things out; see shrink.h. */
+/* Leave parts of a plan out. See shrink.h. */
 #include "tests/sim/shrink.h"
 
 #include <stdio.h>
@@ -11,12 +11,12 @@
 
 struct shrink {
     struct sim_plan *plan;
-    char kind[24]; /* how the violation begins, without numbers of nodes */
+    char kind[24]; /* beginning of the violation, without numbers of nodes */
     int tries;
-    bool compares; /* it is a failure that only the run without lateness shows */
+    bool compares; /* only the run without lateness shows the failure */
 };
 
-/* Failures are taken for the same when they are of one kind. */
+/* Copy the kind of a violation. Two failures of one kind count as the same. */
 static void kind_of(const char *violation, char kind[24])
 {
     const char *at = strncmp(violation, "node ", 5) == 0 ? strchr(violation, ':') : violation;
@@ -55,7 +55,7 @@ static void faults(struct shrink *h)
     }
 }
 
-/* Operations, by halves, quarters and so on. */
+/* Leave out operations, by halves, quarters and so on. */
 static void operations(struct shrink *h, struct sim_comm *c)
 {
     for (int size = c->nops; size > 0; size /= 2) {
@@ -90,7 +90,7 @@ static void sizes(struct shrink *h, struct sim_comm *c)
     }
 }
 
-/* What makes runs different from each other, taken away. */
+/* Remove differences between nodes. */
 static void differences(struct shrink *h)
 {
     struct sim_plan *p = h->plan;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A failure, reduced: faults, operations and differences are left out as long as the run still fails. */
+/* Reduce a failure: leave out faults, operations and differences as long as the run still fails. */
 #ifndef NIBBLE_TESTS_SIM_SHRINK_H
 #define NIBBLE_TESTS_SIM_SHRINK_H
 

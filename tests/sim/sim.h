@@ -2,17 +2,18 @@
 /*
  * A cluster in one process: nodes of the real engine, policy, state and codecs, stepped in virtual time, over
  * a simulated network (network.h), devices (device.h) and NCCL (nccl.h). One number, the seed, decides
- * everything: no clock, address, or order of memory takes part, so that a run happens again event by event.
+ * everything. A run does not depend on clocks, addresses or the order of memory, so it repeats event by
+ * event.
  *
- *   plan.h      what the seed stands for: nodes, settings, communicators, operations, faults
- *   queue.h     what is to happen, by virtual time
- *   memory.h    whose memory is whose; refusals, leaks
- *   data.h      values that operations carry, and what comes of them
+ *   plan.h      the plan of a seed: nodes, settings, communicators, operations, faults
+ *   queue.h     future events, by virtual time
+ *   memory.h    owners of memory, refusals, leaks
+ *   data.h      values that operations carry, and their results
  *   network.h, device.h, nccl.h, node.h   the parts of a node's world
- *   fault.h     doing to them what the plan says
- *   judge.h     what must be true, and what is reported when it is not
+ *   fault.h     the plan's faults
+ *   judge.h     conditions that must hold, and reports of violations
  *   cluster.h   a run: the loop over events
- *   compare.h   a run against the same one without lateness
+ *   compare.h   a run against the same run without lateness
  *   shrink.h    a failure, reduced
  */
 #ifndef NIBBLE_TESTS_SIM_H
@@ -34,7 +35,7 @@
 struct sim_network;
 struct sim_node;
 
-/* What has happened last, for a report. */
+/* One of the last events, for a report. */
 struct sim_trace_entry {
     int64_t at;
     const char *what;
@@ -47,44 +48,43 @@ struct sim_trace_entry {
 struct sim {
     const struct sim_plan *plan;
     int64_t now;
-    uint64_t events, windows, operations; /* so far; operations: of each node */
-    int64_t progress;                     /* when something other than a heartbeat happened last */
+    uint64_t events, windows, operations; /* so far. operations: of each node */
+    int64_t progress;                     /* when something other than a heartbeat last happened */
     struct sim_queue queue;
     struct sim_network *network;
     struct sim_node **node; /* [plan->nnodes] */
-    uint64_t random;        /* state of the generator for what is not in the plan: jitter */
+    uint64_t random;        /* state of the generator for draws outside the plan: jitter */
 
     /* faults that wait for their moment */
     unsigned char *fault_state; /* [plan->nfaults] */
-    uint64_t *fault_event;      /* the event that they wait for, UINT64_MAX: none yet */
-    int64_t *fault_at;          /* [plan->nfaults] when it took effect; 0: it has not */
+    uint64_t *fault_event;      /* the event for which each waits. UINT64_MAX: none yet */
+    int64_t *fault_at;          /* [plan->nfaults] when it took effect. 0: it has not */
     uint64_t fault_next;        /* the smallest of them */
 
-    uint64_t hash; /* of the trace */
-    uint64_t
-        results;  /* of what all operations brought, in the order of the plan: the same whatever the time */
-    bool loud;    /* the trace is printed */
-    bool partial; /* some operation of some node is not complete */
-    bool failed;  /* the first violation ends a run */
+    uint64_t hash;    /* of the trace */
+    uint64_t results; /* hash of all operations' results in the plan's order, the same at any timing */
+    bool loud;        /* print the trace */
+    bool partial;     /* some operation of some node is not complete */
+    bool failed;      /* the first violation ends a run */
     char violation[1024];
     struct sim_trace_entry trace[SIM_TRACE];
     uint64_t traced;
     int log_node; /* whose code runs */
 };
 
-/* A value in [0, n), and one chance in n; from the run's generator. */
+/* Return a value in [0, n), and true with one chance in n, from the run's generator. */
 static inline uint64_t sim_below(struct sim *s, uint64_t n)
 {
     return hx_rand_below(&s->random, n);
 }
 
-/* A line of the trace: `what` is a constant, `text` may be NULL. */
+/* Add a line to the trace. `what` is a constant, `text` may be NULL. */
 void sim_trace(struct sim *s, const char *what, int node, long a, long b, const char *text);
-/* Something that must not be: the run ends. Only the first counts. */
+/* Report a violation: the run ends. Only the first counts. */
 void sim_violation(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* From here on node `node` works (its memory, its label in the log); SIM_NOBODY: the simulation. Returns who
- * did before. */
+/* Switch to node `node` (its memory, its label in the log), or to the simulation with SIM_NOBODY. Return the
+ * node before the call. */
 int sim_enter(struct sim *s, int node);
 
 #endif

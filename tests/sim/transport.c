@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The network as the engine calls it: a transport's table; see network.h. */
+/* The network as the engine calls it: a transport's table. See network.h. */
 #include "tests/sim/network.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "tests/sim/memory.h"
 #include "tests/sim/node.h"
 
-struct net { /* what the engine has as nb_net */
+struct net { /* the engine's nb_net */
     struct nb_net net;
     struct sim *sim;
     int node;
@@ -92,7 +92,7 @@ static int net_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg
         NB_WARN("simulation: %s refuses connections", c->peer[1]);
         return -ECONNREFUSED;
     }
-    if (c->send.err) { /* before it was handed over */
+    if (c->send.err) { /* the connection failed before this call */
         const int before = sim_memory_enter(SIM_NOBODY);
 
         sim_conn_end_sending(c);
