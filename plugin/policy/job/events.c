@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NCCL's profiler events, independent of table versions. A user's call (CollApi) is kept until the launch
- * (Coll) names it as its parent. The two together make an operation record (policy/records/records.h).
+ * NCCL's profiler events, independent of table versions. CollApi is a user's call, which is kept
+ * until Coll, the launch, names it as its parent. The two together make an operation record of
+ * policy/records/records.h.
  *
  * NCCL hands back the handle of a user's call much later, for a captured graph at every replay. Sometimes it
  * hands back a value that is not a handle. So a handle is not a pointer but an index with a generation, which
  * a look-up checks. Calls that run at once share a ring. Captured calls are kept until the communicator ends.
  *
- * Any thread may call all functions, also a CUDA host callback (nb_events_launch). They make no CUDA calls
- * and do not wait.
+ * Any thread may call all functions, and a CUDA host callback may call nb_events_launch. They make no CUDA
+ * calls and do not wait.
  */
 #include "policy/job/job.h"
 
@@ -265,8 +266,8 @@ void *nb_events_call(struct nb_events *ev, const struct nb_events_call *call)
 
 /*
  * The last kernel that this thread launched. Operations that the thread reports next belong to that kernel,
- * until the first of them ends. NCCL ends them, and their Group, once its proxy has the kernel's work
- * (hostStreamPlanTask). A CUDA callback reports operations of captured kernels. Its thread has not launched
+ * until the first of them ends. NCCL ends them, and their Group, once its proxy has the kernel's work, in
+ * hostStreamPlanTask. A CUDA callback reports operations of captured kernels. Its thread has not launched
  * them.
  *
  *     state     kernel begins          kernel ends     operation launched  operation ends      group ends

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The job as one GPU's process sees it: the sequence of its collective calls on all communicators, and two
- * decisions on each operation: whether it is a gradient (policy/recognise/recognise.h), and which residual it
- * continues (policy/identity/identity.h).
+ * decisions on each operation. policy/recognise/recognise.h decides whether it is a gradient, and
+ * policy/identity/identity.h which residual it continues.
  *
  * NCCL's profiler events announce the calls, in call order, from any thread. The engine dequeues operations
  * later, each with the number of its announcement. An operation may lack one, because of an older NCCL,
@@ -77,7 +77,7 @@ int nb_job_check_settings(const struct nb_params *params, const char **name, cha
     return 0;
 }
 
-/* Answer identity's question on the reduction at hand (nb_identity_config.certain). */
+/* Answer the question nb_identity_config.certain on the reduction at hand. */
 static int certain(void *arg, uint64_t buffer)
 {
     struct nb_job *job = arg;

@@ -32,7 +32,7 @@ struct nb_events; /* of one rank of one communicator */
  * launching thread calls the functions, also while a graph is captured. They do not wait for a GPU.
  */
 struct nb_launch_observer {
-    /* Note that one more communicator (+1), or one less (-1), on GPU `gpu` reports its launches. */
+    /* Note that one more or one less communicator, as `by` is 1 or -1, reports its launches on GPU `gpu`. */
     void (*attached)(struct nb_context *ctx, int gpu, int by);
     /* NCCL is about to launch a kernel of the communicator, of `nnodes` nodes, on `stream`. Return a number
      * for the next three functions, or 0 to ignore this launch. */
@@ -92,11 +92,11 @@ int nb_events_asks_caller(const struct nb_events *events, const struct nb_events
  * function or type is irrelevant. */
 void *nb_events_call(struct nb_events *events, const struct nb_events_call *call);
 void nb_events_launch(struct nb_events *events, const struct nb_events_op *op);
-/* Note that NCCL carries out an operation with copy engines (its CeColl event, v6 and later) and so without
- * CollNet. Logged once. */
+/* Note that NCCL carries out an operation with copy engines and so without CollNet. Its CeColl event, v6
+ * and later, reports it. Logged once. */
 void nb_events_copy_engine(struct nb_events *events, const char *func);
-/* Note that NCCL is about to launch a kernel on `stream` (its KernelLaunch event, see nb_launch_observer).
- * Return the handle to give to NCCL, or NULL when the observer ignores the launch. */
+/* Note that NCCL is about to launch a kernel on `stream`, as its KernelLaunch event reports. See
+ * nb_launch_observer. Return the handle to give to NCCL, or NULL when the observer ignores the launch. */
 void *nb_events_kernel(struct nb_events *events, void *stream);
 /* Return the handle for the launch of an operation (Coll), and for the operations of one kernel together
  * (Group). */
@@ -116,13 +116,13 @@ void nb_events_get_counts(struct nb_events *events, struct nb_events_counts *cou
  * one at *name and the reason in `error`. The function does not log. */
 int nb_job_check_settings(const struct nb_params *params, const char **name, char *error, size_t cap);
 
-/* Create and free the context's list of jobs (ctx->jobs). Put all jobs before nb_jobs_close. Return 0 or
+/* Create and free ctx->jobs, the context's list of jobs. Put all jobs before nb_jobs_close. Return 0 or
  * -ENOMEM. */
 int nb_jobs_open(struct nb_context *ctx);
 void nb_jobs_close(struct nb_context *ctx);
 
-/* Return the job of a GPU (nb_current_gpu) with one reference. The call creates it if needed. Return NULL
- * without memory. Any thread. */
+/* Return the job of GPU `gpu`, as nb_current_gpu numbers it, with one reference. The call creates it if
+ * needed. Return NULL without memory. Any thread. */
 struct nb_job *nb_job_get(struct nb_context *ctx, int gpu);
 void nb_job_put(struct nb_job *job);
 
@@ -152,7 +152,7 @@ uint64_t nb_job_announce(struct nb_job *job, const struct nb_job_call *call);
 
 /* ---- for the engine thread --------------------------------------------------------------------------- */
 
-/* Evidence in the data of an operation (device/host/evidence.c). */
+/* Evidence in the data of an operation, from device/host/evidence.c. */
 struct nb_evidence {
     float sample[NB_CLASSIFY_SAMPLES];
     unsigned samples;

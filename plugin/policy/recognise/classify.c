@@ -408,7 +408,7 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
         count_round(c, m, s, op);
     if (d.key[1])
         d.shared = nb_causal_shared(field_of(c, op), d.key[1]);
-    if (op->found) /* a sum that only looks like the buffer proves nothing about it */
+    if (op->found) /* a sum that only looks like the buffer is no proof for it */
         d.key[1] = 0;
     d.kind = s->kind;
     d.reason = s->reason;
