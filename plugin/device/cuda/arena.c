@@ -2,15 +2,15 @@
 /*
  * GPU memory of nibble's own: residuals, references, sums, the kernel's workspaces.
  *
- * Threads: one at a time (the lock of struct nb_gpu; nb_arena_grow takes it by itself), with the context entered, but
- * for nb_arena_cut and nb_arena_give, which need none.
+ * Threads: one at a time (the lock of struct nb_gpu, which nb_arena_grow takes by itself), with the context
+ * entered. nb_arena_cut and nb_arena_give need no context.
  *
- * Addresses for all of the GPU's memory are reserved once. Physical memory is mapped behind them as it is needed, by NCCL's thread at connect, later by the thread for calls
- * of the driver (thread.c). Mapping neither waits for the GPU nor moves what is there, unlike cuMemAlloc and cuMemFree, which
- * may wait for everything on the GPU, including kernels that wait for us. Memory is unmapped only when the
- * communicator is closed.
+ * Addresses for all of the GPU's memory are reserved once. Physical memory is mapped behind them on demand,
+ * by NCCL's thread at connect and later by the driver thread (thread.c). Mapping neither waits for the GPU
+ * nor moves memory in use. cuMemAlloc and cuMemFree may wait for all kernels on the GPU, including kernels
+ * that wait for nibble. Memory is unmapped only when the communicator is closed.
  *
- * Allocation is first-fit by address; adjacent free blocks are coalesced.
+ * Allocation is first-fit by address. Adjacent free blocks are coalesced.
  */
 #include "device/cuda/driver.h"
 
@@ -21,7 +21,7 @@
 #include "base/log.h"
 
 #define ALIGN 256u
-#define STEP ((size_t)64 << 20) /* mapped at once, at least: what the ring and small communicators need */
+#define STEP ((size_t)64 << 20) /* minimum mapped at once: enough for the ring and small communicators */
 #define FIXED_BYTES ((size_t)512 << 20) /* without virtual memory, where the arena cannot grow */
 
 static size_t round_up(size_t n, size_t to)
@@ -29,7 +29,7 @@ static size_t round_up(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
-/* A free block at the end, joined with a free one before it. */
+/* Append a free block, joined with a free one before it. */
 static int append(struct nb_arena *a, nb_cu_ptr at, size_t bytes)
 {
     struct nb_arena_block **link = &a->blocks, *b = NULL;
@@ -75,7 +75,7 @@ static void let_go(pthread_mutex_t *lock)
         pthread_mutex_unlock(lock);
 }
 
-/* The next `bytes` of addresses. */
+/* Return the next `bytes` of addresses. */
 static nb_cu_ptr place(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
 {
     nb_cu_ptr at;
@@ -87,7 +87,7 @@ static nb_cu_ptr place(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
     return at;
 }
 
-/* Nothing came there. Where others have their place behind it, the addresses are lost. */
+/* Give addresses back that stayed unmapped. They are lost where another place follows them. */
 static void unplace(struct nb_arena *a, nb_cu_ptr at, size_t bytes, pthread_mutex_t *lock)
 {
     hold(lock);
@@ -96,8 +96,8 @@ static void unplace(struct nb_arena *a, nb_cu_ptr at, size_t bytes, pthread_mute
     let_go(lock);
 }
 
-/* Map `bytes` more bytes behind what is mapped. `lock` (NULL: held, or not needed) is taken for the arena's own members
- * alone, never across a call of the driver. */
+/* Map `bytes` more bytes behind the mapped ones. `lock` is taken only for the arena's own members, never
+ * across a call of the driver. NULL: held, or unnecessary. */
 static int map_more(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
 {
     const struct nb_cuda *cu = a->cuda->cu;
@@ -134,7 +134,7 @@ static int map_more(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
     return ret;
 }
 
-/* 0 when `bytes` more may be taken: what the job is left with is its own. */
+/* Return 0 when the arena may take `bytes` more and leave the job its reserve. */
 static int may_grow(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
 {
     size_t left = 0, all = 0;

@@ -7,7 +7,7 @@
 #include "base/nccl_names.h"
 #include "device/host/host.h"
 
-/* What the kernel does of each codec; the CPU does the rest. */
+/* The kernel's operations for each codec. The CPU does the rest. */
 struct by_kernel {
     bool encodes, decodes;
     uint8_t encode, decode; /* enum nb_gpu_op */
@@ -21,7 +21,7 @@ static const struct by_kernel kernels[NB_CODEC_CODES] = {
     [NB_CODEC_DELTA4] = {true, true, NB_GPU_DELTA4_ENCODE, NB_GPU_DELTA4_DECODE},
 };
 
-/* The fields that say what is coded: with a reference `bytes` are counted, without one values. */
+/* Set the fields that describe the values: `n` counts bytes with a reference, else values. */
 static void describe(struct nb_gpu_desc *c, const struct nb_codec_row *codec, unsigned format, size_t bytes,
                      uint64_t first, const void *ref)
 {
@@ -40,7 +40,7 @@ static void describe(struct nb_gpu_desc *c, const struct nb_codec_row *codec, un
 
 /* ---- Encoding ------------------------------------------------------------------------------------------ */
 
-/* By the kernel, or -ENOTSUP. */
+/* Encode by the kernel. Return -ENOTSUP where it cannot. */
 static ssize_t encode_by_kernel(struct nb_cuda_device *d, struct nb_work *work, const struct nb_encoding *e)
 {
     const struct by_kernel *kernel = &kernels[e->codec->code];
@@ -79,7 +79,7 @@ ssize_t nb_cuda_dev_encode(struct nb_device *dev, struct nb_work *work, const st
     if (ret != -ENOTSUP)
         return ret;
     if (e->ef && e->ef->mode != NB_EF_OFF)
-        return -EINVAL; /* residuals are where the CPU cannot reach them; the engine's memory is aligned for us */
+        return -EINVAL; /* the CPU cannot reach residuals, and the engine aligns its memory for the kernel */
     seen.src = nb_cuda_dev_view(d, 0, e->src, e->bytes, 1);
     seen.ref = seen.src && e->ref ? nb_cuda_dev_view(d, 1, e->ref, e->bytes, 1) : NULL;
     if (!seen.src || (e->ref && !seen.ref))
@@ -87,9 +87,10 @@ ssize_t nb_cuda_dev_encode(struct nb_device *dev, struct nb_work *work, const st
     return e->codec->encode(&seen);
 }
 
-/* ---- Decoding and sums: where the kernel does not do them, the CPU does -------------------------------- */
+/* ---- Decoding and sums, by the CPU where the kernel cannot --------------------------------------------- */
 
-/* Views of what the CPU reads at `in` (NULL: nothing) and writes at `dst`, `bytes` each. 0, or an error. */
+/* Open views for the CPU: of `in`, which it reads (NULL: no input), and of `dst`, which it writes, `bytes`
+ * each. Return 0 or an error. */
 static int open_views(struct nb_cuda_device *d, const void *in, const void **seen, void *dst, void **out,
                       size_t bytes)
 {
@@ -98,13 +99,14 @@ static int open_views(struct nb_cuda_device *d, const void *in, const void **see
     return *out ? 0 : nb_cuda_dev_lost(d);
 }
 
-/* `ret`: what the CPU's function returned. */
+/* Close the views. `ret`: the result of the CPU's function. */
 static int close_views(struct nb_cuda_device *d, int ret, void *dst, const void *out, size_t bytes)
 {
     return ret ? ret : nb_cuda_dev_unview(d, dst, out, bytes);
 }
 
-/* Does the kernel know the codecs of all sources? What is no codec at all is for it to refuse. */
+/* Return whether the kernel knows the codecs of all sources. The kernel itself refuses invalid codec
+ * numbers. */
 static bool kernel_sums(const struct nb_source *sources, size_t nsources)
 {
     for (size_t s = 0; s < nsources; s++)

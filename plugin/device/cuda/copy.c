@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Synchronous copies between GPU memory and pinned host memory, for transports that cannot access GPU memory
- * themselves. They run on a stream of their own, so that they do not wait for what NCCL and the job have
- * running.
+ * themselves. They run on a stream of their own, so that they do not wait for the kernels of NCCL and the
+ * job.
  *
  * Threads: one at a time for each copier.
  */

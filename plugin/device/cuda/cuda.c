@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The device of communicators whose codecs run on a GPU; gpu.c lists its parts. */
+/* The device of communicators whose codecs run on a GPU. gpu.c lists its parts. */
 #include "device/cuda/cuda.h"
 
 #include <errno.h>
@@ -20,8 +20,8 @@ static void cuda_quiesce(struct nb_device *dev)
 {
     struct nb_cuda_device *d = nb_cuda_of(dev);
 
-    /* What was handed over cannot be taken back, but it is short, and it has a kernel, or gets one; the
-     * watchdog cancels it otherwise, after which no kernel begins with it. */
+    /* Submitted work cannot be taken back, but it is short, and it has a kernel or gets one. Otherwise the
+     * watchdog cancels it, and later kernels do not begin it. */
     nb_cuda_dev_drain(d);
 }
 
@@ -52,7 +52,7 @@ static int cuda_ready(struct nb_device *dev)
     return ret;
 }
 
-/* Windows of `comm_id`, a child's, come to this communicator. */
+/* Note that windows of `comm_id`, a child, come to this communicator. */
 static void cuda_shares(struct nb_device *dev, uint64_t comm_id)
 {
     struct nb_gpu *g = nb_cuda_of(dev)->gpu;
@@ -103,8 +103,8 @@ static const struct nb_device_ops cuda_ops = {
     .pick = nb_cuda_dev_pick,
 };
 
-/* Workspace and scratch memory for the largest segment of any kind, a wire unit. Plans depend on lengths
- * alone, so the addresses are arbitrary. */
+/* Compute workspace and scratch memory for the largest segment of any kind, a wire unit. Plans depend only on
+ * lengths, so the addresses are arbitrary. */
 static void needs(uint64_t unit, int nnodes, size_t *work, size_t *scratch)
 {
     uint64_t most = 0, also = 0;
@@ -169,7 +169,7 @@ int nb_cuda_device_open(struct nb_context *ctx, const struct nb_device_wish *wis
         free(d);
         return ret;
     }
-    if (!d->gpu->arena.virtual_memory) { /* else known by its addresses */
+    if (!d->gpu->arena.virtual_memory) { /* else its addresses identify it */
         const struct nb_arena_map *all = d->gpu->arena.maps;
         ret = nb_ranges_add(&d->ranges, (const void *)(uintptr_t)all->at, all->bytes, NB_REACH_GPU);
     }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CUDA driver as nibble uses it: one table of functions, filled by dlopen of libcuda.so.1, so that one
- * build runs with any driver of CUDA 12 and later and loads where there is none. Types and numbers are those
- * of the driver's interface (tests/device/test_cuda_driver.c compares them with cuda.h where that is
- * installed); names of functions carry the version of their signature. Tests put a table of their own in its
+ * The CUDA driver as nibble uses it: one table of functions, filled by dlopen of libcuda.so.1. One build
+ * therefore runs with any driver of CUDA 12 and later, and also loads without one. Types and numbers are
+ * those of the driver's interface. tests/device/test_cuda_driver.c compares them with cuda.h where that is
+ * installed. Names of functions carry the version of their signature. Tests put a table of their own in its
  * place.
  *
- * A GPU's primary context, which the job and NCCL use too, and pinned memory in it.
+ * This file also opens a GPU's primary context, which the job and NCCL use too, and allocates pinned memory
+ * in it.
  *
- * Threads: all functions from any thread, but for one object's open and close.
+ * Threads: any thread. One object's open and close exclude its other functions.
  */
 #include "device/cuda/driver.h"
 
@@ -30,7 +31,7 @@ static struct nb_cuda driver;
 static const struct nb_cuda *override;
 static int refs;
 
-/* Fill the table: 0, or -ENODEV and `why`. */
+/* Fill the table. Return 0, or -ENODEV and `why`. */
 static int load(char *why, size_t cap)
 {
     static const struct {
@@ -68,7 +69,7 @@ static void unload(void)
     memset(&driver, 0, sizeof(driver));
 }
 
-/* There is something to work on. */
+/* Check that this build has kernels and this machine a GPU. */
 static int probe(const struct nb_cuda *cu, char *why, size_t cap)
 {
     const char *text = "unknown error";
@@ -151,7 +152,7 @@ int nb_cuda_context_open(struct nb_cuda_context *c, int ordinal, char *why, size
         return ret;
     c->ordinal = ordinal;
     ret = NB_CU(c->cu, "finding the GPU", DeviceGet(&c->device, ordinal));
-    /* The runtime's context; it outlives us unless the job resets the device. */
+    /* The runtime's context. It outlives nibble unless the job resets the device. */
     if (!ret)
         ret = NB_CU(c->cu, "the GPU's context", DevicePrimaryCtxRetain(&c->context, c->device));
     if (ret)

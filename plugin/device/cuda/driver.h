@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- driver.c: the driver -------------------------------------------------------------------------------- */
+/* ---- driver.c: the driver ------------------------------------------------------------------------------ */
 
 typedef int nb_cu_result; /* CUresult: 0 is success */
 typedef int nb_cu_device;
@@ -133,23 +133,25 @@ struct nb_cuda {
 #define NB_CU_MEMBER(name, args) nb_cu_result(*name) args;
     NB_CU_FUNCTIONS(NB_CU_MEMBER)
 #undef NB_CU_MEMBER
-    const void *image; /* the kernels, for ModuleLoadData; NULL: built without nvcc */
+    const void *image; /* the kernels, for ModuleLoadData. NULL: built without nvcc */
     void *library;     /* NULL in a test's table */
 };
 
-/* The driver, opened and initialised; one reference. 0, or -ENODEV where there is no driver, no GPU or no
- * function that is needed: `why` (of `cap` bytes) then says so, and nothing is logged. Any thread. */
+/* Open and initialise the driver, with one reference. Return 0, or -ENODEV where the driver, a GPU or a
+ * required function is missing. `why` (of `cap` bytes) then has the reason, without a log line. Any
+ * thread. */
 int nb_cuda_open(const struct nb_cuda **cu, char *why, size_t cap);
 void nb_cuda_close(void);
 
-/* For tests: the table that nb_cuda_open gives (NULL: the driver's, as usual). Not while it is open. */
+/* For tests: set the table that nb_cuda_open gives. NULL: the driver's. Not while it is open. */
 void nb_cuda_override(const struct nb_cuda *table);
 
-/* 0 for success; else -ENOMEM or -EIO after a WARN that names the call, CUDA's error and what it was for. */
+/* Return 0 for success, else -ENOMEM or -EIO after a WARN that names the call, CUDA's error and the
+ * purpose. */
 int nb_cuda_check(const struct nb_cuda *cu, nb_cu_result result, const char *call, const char *what);
 #define NB_CU(cu, what, call) nb_cuda_check((cu), (cu)->call, "cu" #call, (what))
 
-/* ---- driver.c: a GPU's primary context ------------------------------------------------------------------- */
+/* ---- driver.c: a GPU's primary context ----------------------------------------------------------------- */
 
 struct nb_cuda_context {
     const struct nb_cuda *cu; /* the driver */
@@ -158,69 +160,69 @@ struct nb_cuda_context {
     nb_cu_context context;
 };
 
-/* Open the driver and retain the context of GPU `ordinal`. 0; -ENODEV where there is no driver to use (`why`,
- * of `cap` bytes, says so and nothing is logged); -ENOMEM or -EIO after a WARN. Closed once after success,
- * with nothing current. */
+/* Open the driver and retain the context of GPU `ordinal`. Return 0, -ENODEV without a usable driver (with
+ * the reason in `why`, of `cap` bytes, and without a log line), or -ENOMEM or -EIO after a WARN. Close it
+ * once after success, with no context current. */
 int nb_cuda_context_open(struct nb_cuda_context *context, int ordinal, char *why, size_t cap);
 void nb_cuda_context_close(struct nb_cuda_context *context);
 
-/* Make the context current, with the relaxed mode of captures, in which calls that a capture on another
- * thread would forbid are allowed to this one. 0 and *mode (what to give to leave), or -ENOMEM or -EIO after
- * a WARN. Leave only after success. */
+/* Make the context current, in the relaxed capture mode: this thread may then make calls that a capture on
+ * another thread would forbid. Return 0 and *mode, to be passed to leave, or -ENOMEM or -EIO after a WARN.
+ * Leave only after success. */
 int nb_cuda_enter(const struct nb_cuda_context *context, int *mode);
 void nb_cuda_leave(const struct nb_cuda_context *context, int mode);
 
-/* `bytes` of pinned memory, zeroed, that the GPU sees at the same address; the caller frees it. NULL after a
- * WARN. The functions enter by themselves. */
+/* Return `bytes` of pinned memory, zeroed, that the GPU sees at the same address, or NULL after a WARN. The
+ * caller frees it. The functions enter by themselves. */
 void *nb_cuda_pinned(const struct nb_cuda_context *context, size_t bytes);
 void nb_cuda_unpin(const struct nb_cuda_context *context, void *p); /* NULL is allowed */
 
-/* ---- arena.c: GPU memory --------------------------------------------------------------------------------- */
+/* ---- arena.c: GPU memory ------------------------------------------------------------------------------- */
 
-struct nb_arena_block { /* a range of the arena, used or free; in the order of addresses */
+struct nb_arena_block { /* a range of the arena, used or free, in the order of addresses */
     nb_cu_ptr at;
     size_t bytes;
     int used;
     struct nb_arena_block *next;
 };
 
-struct nb_arena_map { /* physical memory behind a part of it */
+struct nb_arena_map { /* physical memory behind a part of the arena */
     nb_cu_ptr at;
     size_t bytes;
-    unsigned long long handle; /* 0: of cuMemAlloc */
+    unsigned long long handle; /* 0: from cuMemAlloc */
     struct nb_arena_map *next;
 };
 
 struct nb_arena {
     const struct nb_cuda_context *cuda;
-    int virtual_memory; /* addresses are reserved, and memory is mapped as it is needed; 0: one cuMemAlloc at connect */
+    int virtual_memory; /* memory is mapped on demand, behind reserved addresses. 0: one cuMemAlloc */
     nb_cu_ptr base;
     size_t reserved, mapped, used, peak, granularity; /* bytes */
-    size_t
-        placed; /* bytes of addresses that are mapped or about to be: communicators connect while another one's memory grows */
+    size_t placed; /* bytes of addresses mapped or about to be, when several communicators' memory grows */
     bool told_full;
-    size_t keep;             /* bytes of the GPU's memory that are left to the job */
-    uint64_t grown, refused; /* counters: growths; allocations for which there was no memory */
+    size_t keep;             /* bytes of the GPU's memory that the arena leaves to the job */
+    uint64_t grown, refused; /* counters: growths, and allocations refused for lack of memory */
     struct nb_arena_block *blocks;
     struct nb_arena_map *maps;
 };
 
-/* Reserve addresses, and map the first part. `keep`: bytes of the GPU's memory that are left to the job. 0, or a
- * negative errno after a WARN; nb_arena_close in either case. */
+/* Reserve addresses, and map the first part. `keep`: bytes of the GPU's memory that are left to the job.
+ * Return 0, or a negative errno after a WARN. Call nb_arena_close in either case. */
 int nb_arena_open(struct nb_arena *arena, const struct nb_cuda_context *cuda, size_t keep);
 void nb_arena_close(struct nb_arena *arena);
 
-/* Instead of it where the GPU's context cannot be entered: frees the host's memory alone. */
+/* Free only the host's memory. Call it instead of nb_arena_close where the GPU's context cannot be
+ * entered. */
 void nb_arena_forget(struct nb_arena *arena);
 
-/* Address of `bytes` of GPU memory, not zeroed, aligned to 256 bytes; 0: there is none. `take` grows the arena where
- * it has to; `cut` calls no driver, and needs no context. */
+/* Return the address of `bytes` of GPU memory, not zeroed, aligned to 256 bytes, or 0 without memory. `take`
+ * grows the arena where it has to. `cut` calls no driver, and needs no context. */
 nb_cu_ptr nb_arena_take(struct nb_arena *arena, size_t bytes);
 nb_cu_ptr nb_arena_cut(struct nb_arena *arena, size_t bytes);
-/* Map `bytes` more: 0, or a negative errno after a log line. While other threads use the arena `lock` is theirs, and
- * is taken for its lists alone; NULL: the caller holds it. One thread at a time. */
+/* Map `bytes` more. Return 0, or a negative errno after a log line. `lock` protects the arena from other
+ * threads, and is taken only for its lists. NULL: the caller holds it. One thread at a time. */
 int nb_arena_grow(struct nb_arena *arena, size_t bytes, pthread_mutex_t *lock);
-/* Give back what nb_arena_take gave. It stays the arena's. */
+/* Give back memory of nb_arena_take. It stays the arena's. */
 void nb_arena_give(struct nb_arena *arena, nb_cu_ptr at);
 
 #endif

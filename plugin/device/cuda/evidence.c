@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Questions that the CUDA device answers, and values that it picks. */
+/* The CUDA device's answers to questions, and picks of values. */
 #include "device/cuda/table.h"
 
 #include <errno.h>
@@ -8,15 +8,15 @@
 #include "codec/pick.h"
 #include "device/host/host.h"
 
-/* As nb_cuda_view, but NULL for what is too much, and nothing fails. */
+/* Return a view like nb_cuda_dev_view, but NULL without a failure for too many bytes. */
 static const void *glimpse(struct nb_cuda_device *d, const void *p, size_t bytes)
 {
     return nb_cuda_dev_may_view(d, p, bytes) ? nb_cuda_dev_view(d, 0, p, bytes, 1) : NULL;
 }
 
-/* ---- Questions that may be answered later -------------------------------------------------------------- */
+/* ---- Questions with later answers ---------------------------------------------------------------------- */
 
-/* Not by the kernel: the CPU guesses, on copies. */
+/* Guess the width on the CPU, on copies, where the kernel cannot. */
 static int guess_here(struct nb_cuda_device *d, const void *cur, const void *ref, size_t bytes,
                       uint64_t *width)
 {
@@ -29,7 +29,7 @@ static int guess_here(struct nb_cuda_device *d, const void *cur, const void *ref
     return 0;
 }
 
-/* All parts go to the ring at once, and blocks work on them beside each other. */
+/* Submit all parts at once, so that blocks work on them side by side. */
 int nb_cuda_dev_compare(struct nb_device *dev, struct nb_work *work, const void *cur, const void *ref,
                         size_t bytes, struct nb_compared *out)
 {
@@ -59,7 +59,7 @@ int nb_cuda_dev_compare(struct nb_device *dev, struct nb_work *work, const void 
         else if (ret == -EINPROGRESS)
             ret = 0;
     }
-    if (ret) { /* nothing of it stays in flight */
+    if (ret) { /* none of it stays in flight */
         nb_cuda_dev_drain(d);
         return (int)ret;
     }
@@ -87,10 +87,10 @@ int nb_cuda_dev_similarity(struct nb_device *dev, struct nb_work *work, const vo
     return (int)nb_cuda_dev_submit(d, work, &c, NULL, &want);
 }
 
-/* What the host would do. */
+/* The host's function for the same answer. */
 typedef unsigned numbers(enum nb_dtype type, const void *src, size_t n, unsigned count, float *out);
 
-/* d->nsources numbers, FP32, of d->n values at `src`: how many. */
+/* Compute c->nsources FP32 numbers of the c->n values at `src`. Return their number. */
 static int ask_for_numbers(struct nb_device *dev, struct nb_work *work, struct nb_gpu_desc *c,
                            const void *src, numbers *here, float *out)
 {
@@ -149,6 +149,6 @@ ssize_t nb_cuda_dev_pick(struct nb_device *dev, struct nb_work *work, size_t wid
     if (nb_cuda_dev_check_reach(d, src))
         return -EFAULT;
     ret = nb_cuda_dev_submit(d, work, &c, NULL, &want);
-    /* Values that are not aligned: a copy for the CPU would be waited for. */
+    /* Unaligned values are not picked: the engine would have to wait for a copy for the CPU. */
     return ret == -ENOTSUP ? 0 : ret;
 }

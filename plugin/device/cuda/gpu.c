@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a communicator has on its GPU: context, kernel, memory, ring and launches. Each communicator has its
- * own ring and its own kernels. One for all of a GPU's communicators does not work: kernels beside NCCL's
- * launches on several streams, one after the other on one ring, begin in the order of the launches, so one
- * that stands before others waits for its own stream, while what another stream's operation needs waits
- * behind it; telling whichever runs to go on for all of them then blocks the stream that it is joined to
- * (tests/device/test_cuda_launch.c has three communicators that deadlocked so). As many kernels run at once
- * as communicators have operations at once; their blocks come out of one budget (gpus.c).
+ * A communicator's part of its GPU: context, kernel, memory, ring and launches. Each communicator has its own
+ * ring and its own kernels. One ring for all of a GPU's communicators does not work. Kernels beside NCCL's
+ * launches on several streams, one after the other on one ring, begin in the order of the launches. A kernel
+ * that stands first waits for its own stream, and the work of another stream's operation waits behind it.
+ * Telling the running kernel to go on for all of them then blocks the stream that it is joined to.
+ * tests/device/test_cuda_launch.c has three communicators that deadlocked this way. As many kernels run at
+ * once as communicators have operations at once. Their blocks come out of one budget (gpus.c).
  *
  *   driver.c    the GPU's context, pinned memory
- *   arena.c     GPU memory: reserved at connect, grown as it is needed, given back at the end
- *   thread.c    threads that call the driver once the communicator is connected
+ *   arena.c     GPU memory: reserved at connect, grown on demand, given back at the end
+ *   thread.c    driver threads, which call the driver once the communicator is connected
  *   ring.c      descriptors to the kernel and results back
  *   launch.c    when the kernel runs: around NCCL's own launches, or for a batch
  *   turn.c      the engine's half of launches
- *   observer.c  which of the two ways of launching, and NCCL's launches as they are reported
- *   memory.c    whose memory an address is
+ *   observer.c  the choice between these two ways of launching, and reports of NCCL's launches
+ *   memory.c    the owner of the memory at an address
  *   table.h     the device that the engine sees
  *
  * Threads: `lock` covers everything but launching, which has the lock of struct nb_launches. NCCL's launching
- * threads take the latter and may be held up by the driver for as long as the GPU's queues are full, which
- * can depend on the engine: so whoever has `lock` only tries to take the other.
+ * threads take the latter, and the driver may hold them up for as long as the GPU's queues are full, which
+ * can depend on the engine. A thread that has `lock` therefore only tries to take the other.
  */
 #include "device/cuda/gpu.h"
 
@@ -34,8 +34,8 @@
 
 #define REST_NS INT64_C(5000000000)
 
-/* Load the kernel now: with lazy loading the first launch would, and it may wait for all that the GPU does.
- * That the compiler's report has no local memory (which a launch may have to allocate) is looked at, too. */
+/* Load the kernel now. With lazy loading the first launch would load it, and might wait for all other kernels
+ * on the GPU. Also check that the compiler gave it no local memory, which a launch may have to allocate. */
 static int load_kernel(struct nb_gpu *g)
 {
     int ret, local = 0;
@@ -54,7 +54,7 @@ static int load_kernel(struct nb_gpu *g)
     return ret;
 }
 
-/* All that needs the context. What was made is freed by unmake, in whatever state it is. */
+/* Make everything that needs the context. unmake frees it in whatever state it is. */
 static int make(struct nb_gpu *g)
 {
     int ret = load_kernel(g);
@@ -99,7 +99,7 @@ static int describe(struct nb_gpu *g)
     return ret;
 }
 
-/* What needs the GPU's context, which is open. */
+/* Set up everything that needs the GPU's open context. */
 static int set_up(struct nb_gpu *g)
 {
     int mode, ret = describe(g);
@@ -139,12 +139,12 @@ static void grow_arena(struct nb_gpu *g)
     pthread_mutex_unlock(&g->lock);
     if (!bytes || nb_cuda_enter(&g->cuda, &mode))
         return;
-    nb_arena_grow(&g->arena, bytes, &g->lock); /* logged; whoever needs it finds none */
+    nb_arena_grow(&g->arena, bytes, &g->lock); /* logged. The allocation that needs it will fail */
     nb_cuda_leave(&g->cuda, mode);
 }
 
-/* On the two threads for calls of the driver. Memory has one of its own: a launch that NCCL's kernel waits for must not
- * stand behind it. */
+/* Work of the two driver threads. Memory has one of its own, so that a launch that NCCL's kernel waits for
+ * never stands behind it. */
 static void launch_kernels(void *arg, unsigned wanted)
 {
     struct nb_gpu *g = arg;
@@ -266,16 +266,15 @@ int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct
     return 0;
 }
 
-/* No kernel runs, nobody launches one, and the thread for calls of the driver has ended: 1; 0 when that does not
- * come about in time. */
+/* Wait until no kernel runs, no thread launches one, and the driver threads have ended. Return 1, or 0 when
+ * that takes too long. */
 static int come_to_rest(struct nb_gpu *g)
 {
     const int64_t limit = nb_clock_ns(&g->ctx->clock) + REST_NS;
     const struct timespec pause = {0, 100000};
 
     for (;;) {
-        const int used =
-            nb_gpus_used(g->ctx->gpus, g); /* asked first: what is launched meanwhile is drained */
+        const int used = nb_gpus_used(g->ctx->gpus, g); /* first, so that later launches are drained */
         if (!nb_launches_drain(&g->launches))
             return 0;
         if (!used)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a context knows of GPUs (nb_context.gpus): the communicators that run codecs on one, and whether NCCL
- * reports its kernel launches and may hand over GPU memory. Private to plugin/device; device.h has
+ * The GPUs of a context (nb_context.gpus): the communicators that run codecs on each, and whether NCCL
+ * reports its kernel launches and may hand over GPU memory. Private to plugin/device. device.h has
  * nb_gpus_open and nb_gpus_close.
  */
 #include "device/cuda/gpu.h"
@@ -146,7 +146,7 @@ unsigned nb_gpus_take_blocks(struct nb_gpus *gpus, int ordinal, unsigned budget,
     used = gpus->blocks[ordinal];
     if (captured) {
         n = budget / rings;
-    } else { /* what the others have to find at least stays */
+    } else { /* leave the other communicators their minimum */
         left = budget > used ? budget - used : 0;
         n = left > (rings - 1) * NB_GPUS_LEAST ? left - (rings - 1) * NB_GPUS_LEAST : 0;
     }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of the CUDA device: what an address is, copies for the CPU, and its own.
+ * Memory of the CUDA device: the kind of memory at an address, copies for the CPU, and its own memory.
  *
- * Whose memory an address is: the ranges that a communicator's device was given or has made, so that nobody has to
- * ask the driver while a kernel runs.
+ * A communicator's device keeps the ranges of addresses that it was given or has made. It therefore knows
+ * whose memory an address is without asking the driver while a kernel runs.
  *
  * Threads: any.
  */
@@ -27,7 +27,7 @@ void nb_ranges_free(struct nb_ranges *r)
     pthread_mutex_destroy(&r->lock);
 }
 
-/* The number of ranges that begin at or below `address`. Under lock. */
+/* Return the number of ranges that begin at or below `address`. Under lock. */
 static unsigned below(const struct nb_ranges *r, uintptr_t address)
 {
     unsigned low = 0, high = r->n;
@@ -99,9 +99,9 @@ static enum nb_reach find_range(struct nb_ranges *r, const void *address)
     return reach;
 }
 
-/* ---- Whose memory ------------------------------------------------------------------------------------- */
+/* ---- Whose memory an address is ------------------------------------------------------------------------ */
 
-/* What the driver says. Not once the engine has the device. */
+/* Ask the driver. Only before the engine has the device. */
 static enum nb_reach ask(struct nb_cuda_device *d, const void *p)
 {
     unsigned type = 0;
@@ -111,14 +111,14 @@ static enum nb_reach ask(struct nb_cuda_device *d, const void *p)
 
     if (nb_cuda_enter(&d->gpu->cuda, &mode))
         return NB_REACH_NONE;
-    /* An error here says that CUDA does not know the address. */
+    /* An error here means that CUDA does not know the address. */
     if (d->gpu->cuda.cu->PointerGetAttribute(&type, NB_CU_POINTER_MEMORY_TYPE, nb_cuda_address(p)) == 0) {
         if (type == 2) /* device */
             reach = NB_REACH_GPU;
         else if (d->gpu->cuda.cu->PointerGetAttribute(&seen, NB_CU_POINTER_DEVICE_POINTER,
                                                       nb_cuda_address(p)) == 0 &&
                  seen == nb_cuda_address(p))
-            reach = NB_REACH_CPU; /* host, at the same address */
+            reach = NB_REACH_CPU; /* host memory, at the same address */
     }
     nb_cuda_leave(&d->gpu->cuda, mode);
     return reach;
@@ -159,7 +159,7 @@ int nb_cuda_dev_check_reach(struct nb_cuda_device *d, const void *p)
     return -EFAULT;
 }
 
-/* ---- What the CPU does -------------------------------------------------------------------------------- */
+/* ---- Copies for the CPU -------------------------------------------------------------------------------- */
 
 static int copy_now(struct nb_cuda_device *d, void *dst, const void *src, size_t bytes)
 {
@@ -226,8 +226,8 @@ static void *alloc_wire(struct nb_cuda_device *d, size_t bytes)
     return p;
 }
 
-/* What the arena has; where that is not enough it grows: at once while the communicator connects, else on the
- * thread for calls of the driver, so that there is memory when the caller asks again. */
+/* Allocate from the arena. Where its memory is used up the arena grows: at once while the communicator
+ * connects, later on the driver thread, so that there is memory when the caller asks again. */
 static nb_cu_ptr alloc_state(struct nb_cuda_device *d, size_t bytes)
 {
     nb_cu_ptr at;
@@ -259,8 +259,8 @@ void *nb_cuda_dev_alloc(struct nb_device *dev, enum nb_place place, size_t bytes
     if (place == NB_PLACE_WIRE)
         return alloc_wire(d, bytes ? bytes : 1);
     at = alloc_state(d, bytes);
-    /* While the communicator connects, so that the first codec kernel runs then, when nothing waits for anything; later
-     * nobody could wait for it. */
+    /* Zero it while the communicator connects, so that the first codec kernel runs before any other work can
+     * wait for it. Later no thread could wait for its end. */
     if (at && !atomic_load(&d->connected) && nb_cuda_dev_zero(dev, NULL, (void *)(uintptr_t)at, bytes)) {
         pthread_mutex_lock(&d->gpu->lock);
         nb_arena_give(&d->gpu->arena, at);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the codec kernel is launched: by the settings, by what NCCL reports, and by the job's CUDA_ variables.
+ * How the codec kernel is launched: by the settings, by NCCL's reports, and by the job's CUDA_ variables.
  *
- * Where NCCL's kernel launches are reported, so that the codec kernel can run beside them. The profiler's
+ * NCCL's kernel launches are reported here, so that the codec kernel can run beside them. The profiler's
  * KernelLaunch event (NCCL 2.28 and later) begins and ends directly around the launch of NCCL's kernel, on
- * the launching thread, also while a graph is captured. The ABI layer registers these five functions with the
- * recipient of those events (policy/job/events.c, struct nb_launch_observer).
+ * the launching thread, also during the capture of a graph. The ABI layer registers these five functions with
+ * the recipient of those events (policy/job/events.c, struct nb_launch_observer).
  *
- * Any thread; no call waits for a GPU. Errors are logged, and fail the device that they concern.
+ * Any thread. No call waits for a GPU. Errors are logged, and fail their device.
  */
 #include "device/cuda/gpu.h"
 
@@ -18,7 +18,7 @@
 
 #include "device/cuda/cuda.h"
 
-#define QUEUES 8 /* that a GPU has unless told otherwise */
+#define QUEUES 8 /* a GPU's default */
 
 int nb_launch_choose(struct nb_context *ctx, int gpu, enum nb_launching *how, char *why, size_t cap)
 {
@@ -58,8 +58,7 @@ void nb_launch_attached(struct nb_context *ctx, int gpu, int by)
         atomic_fetch_add(&ctx->gpus->reporting[gpu], by);
 }
 
-/* The number of a launch: that of its GPU in the upper 16 bits, the ticket of nb_launches_fork in the others.
- * */
+/* Number of a launch: its GPU's number in the upper 16 bits, the ticket of nb_launches_fork in the others. */
 #define TICKET_BITS 48
 #define TICKET_MASK ((UINT64_C(1) << TICKET_BITS) - 1)
 

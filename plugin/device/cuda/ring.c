@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The host's half of the ring of descriptors (kernels/kernels.h): handing work to the kernel, and taking back
+ * The host's half of the ring of descriptors (kernels/kernels.h): submit work to the kernel, and take back
  * results.
  *
  * Threads: one at a time (the lock of struct nb_gpu), except `failed` and the fields of the pinned ring that
  * are accessed atomically.
  *
- * Memory order. To the kernel: the descriptor and the sources are written, then `published` with release; the
- * kernel reads `published` at system scope, fences, and reads the descriptor past its caches. What the
- * descriptor names (values that NCCL's kernel wrote and its proxy has seen, bytes that a transport has
- * received and reported) was visible to this thread before, so it is to whoever sees `published`. From the
- * kernel: data and results, a fence at system scope, then `done`; here `done` is read with acquire, then the
- * rest.
+ * Memory order. To the kernel: the host writes the descriptor and the sources, then `published` with release.
+ * The kernel reads `published` at system scope, fences, and reads the descriptor past its caches. The
+ * descriptor's inputs (values that NCCL's kernel wrote and its proxy has seen, bytes that a transport has
+ * received and reported) were visible to this thread before, so they are visible to every reader that sees
+ * `published`. From the kernel: data and results, a fence at system scope, then `done`. The host reads `done`
+ * with acquire, then the rest.
  *
- * C11's atomics ensure the host's side, which the protocol's test runs under the thread sanitizer. How a GPU
- * keeps to its side could not be tried without one.
+ * C11's atomics ensure the host's side, which the protocol's test runs under the thread sanitizer. The GPU's
+ * side of it could not be tested without a GPU.
  */
 #include "device/cuda/gpu.h"
 
@@ -23,8 +23,8 @@
 
 #include "base/log.h"
 
-/* nb_work.id of one that is finished; its result is in more[0]. A work in flight has its entry's number plus
- * 1 there. */
+/* nb_work.id of finished work, whose result is in more[0]. Work in flight has its entry's number plus 1
+ * there. */
 #define FINISHED UINT64_MAX
 
 int nb_ring_open(struct nb_ring *r, struct nb_arena *arena, const struct nb_clock *clock, nb_cu_stream stream,
@@ -57,11 +57,12 @@ void nb_ring_close(struct nb_ring *r)
     for (unsigned i = 0; i < r->npinned; i++)
         nb_cuda_unpin(r->cuda, r->pinned[i]);
     nb_cuda_unpin(r->cuda, r->host);
-    memset(r, 0, sizeof(*r)); /* the rest is the arena's */
+    memset(r, 0, sizeof(*r)); /* the rest belongs to the arena */
 }
 
-/* Larger ones for all entries. Descriptors in flight may be using the old ones, which therefore stay until
- * the end. It happens when a communicator of more nodes than those before connects. */
+/* Replace the memory of all entries by larger memory. Descriptors in flight may be using the old memory,
+ * which therefore stays until the end. This happens when a communicator of more nodes than earlier ones
+ * connects. */
 static int reserve_memory(struct nb_ring *r, size_t work, size_t scratch)
 {
     size_t each = (work + 255) / 256 * 256, also = (scratch + 255) / 256 * 256;
@@ -136,7 +137,8 @@ static void take_near(const struct nb_gpu_desc *d, const struct nb_gpu_result *r
     to->far16 = res->escapes;
 }
 
-/* What came with the result of a entry to where it is wanted. The result: of a pick how many values. */
+/* Copy an entry's extra results to their destinations. Return the result, which for a pick is the number of
+ * values. */
 static ssize_t take_wanted(const struct nb_ring *r, unsigned at)
 {
     const struct nb_gpu_desc *d = &r->host->ring.desc[at];
@@ -164,7 +166,7 @@ static ssize_t take_wanted(const struct nb_ring *r, unsigned at)
     return (ssize_t)res->length;
 }
 
-/* The work of a entry is finished: its owner gets the result, the entry is free. */
+/* Finish the work of an entry: its owner gets the result, and the entry is free. */
 static void finish(struct nb_ring *r, unsigned at, ssize_t result)
 {
     struct nb_gpu_entry *entry = &r->entry[at];
@@ -177,7 +179,7 @@ static void finish(struct nb_ring *r, unsigned at, ssize_t result)
     r->moved_ns = nb_clock_ns(r->clock);
 }
 
-/* 1 when entry `at` is free or its descriptor is finished. */
+/* Return 1 when entry `at` is free or its descriptor is finished. */
 static int look(struct nb_ring *r, unsigned at)
 {
     struct nb_gpu_entry *entry = &r->entry[at];
@@ -233,7 +235,7 @@ int nb_ring_room(struct nb_ring *r, unsigned descriptors)
     return 1;
 }
 
-/* ---- Handing over -------------------------------------------------------------------------------------- */
+/* ---- Submitting ---------------------------------------------------------------------------------------- */
 
 int nb_ring_submit(struct nb_ring *r, unsigned *inflight, struct nb_work *work, struct nb_gpu_desc *d,
                    const struct nb_source *sources, const struct nb_gpu_wanted *want)

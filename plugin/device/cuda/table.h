@@ -11,8 +11,7 @@
 #include "device/cuda/gpu.h"
 #include "device/device.h"
 
-/* ---- memory.c: whose memory an address is
- * ---------------------------------------------------------------- */
+/* ---- memory.c: whose memory an address is -------------------------------------------------------------- */
 
 enum nb_reach {
     NB_REACH_UNKNOWN = 0,
@@ -29,29 +28,28 @@ struct nb_reach_range {
 
 struct nb_ranges {
     pthread_mutex_t lock;
-    struct nb_reach_range *range; /* by address; they do not overlap */
+    struct nb_reach_range *range; /* by address, without overlap */
     unsigned n, cap;
 };
 
 void nb_ranges_init(struct nb_ranges *ranges);
 void nb_ranges_free(struct nb_ranges *ranges);
-/* Add a range, or note again what one with this base is: 0, or -ENOMEM (nothing is logged). Remove the one
+/* Add a range, or update the one with this base. Return 0, or -ENOMEM without a log line. Remove the range
  * with this base, if there is one. */
 int nb_ranges_add(struct nb_ranges *ranges, const void *base, size_t bytes, enum nb_reach reach);
 
-/* ---- the instance and the functions of its table
- * --------------------------------------------------------- */
+/* ---- the instance and the functions of its table ------------------------------------------------------- */
 
 /*
- * The parts of the CUDA device's table (device.h): the engine's work as descriptors for the kernel. What the
- * kernel does not do (nb_gpu_plan says -ENOTSUP: an alignment it does not take, a span without room behind
- * it) the CPU does, on copies where the bytes lie in GPU memory.
+ * The parts of the CUDA device's table (device.h): the engine's work as descriptors for the kernel. The
+ * kernel refuses some work: nb_gpu_plan returns -ENOTSUP for other alignments than its own, and for a span
+ * without room behind it. The CPU does that work, on copies where the bytes lie in GPU memory.
  *
  *   work.c      submitting, polling, waiting
- *   memory.c    whose memory an address is; copies for the CPU; the device's own memory
+ *   memory.c    whose memory an address is, copies for the CPU, the device's own memory
  *   codec.c     codecs and sums
  *   evidence.c  looks at values: questions and picks
- *   cuda.c           the table, opening and closing
+ *   cuda.c      the table, opening and closing
  *
  * Threads: as in device.h.
  */
@@ -60,9 +58,9 @@ int nb_ranges_add(struct nb_ranges *ranges, const void *base, size_t bytes, enum
 struct nb_cuda_device {
     struct nb_device dev;
     struct nb_gpu *gpu;
-    unsigned inflight;       /* work submitted and not finished; under the GPU's lock */
+    unsigned inflight;       /* submitted and unfinished work. Under the GPU's lock */
     struct nb_source *list;  /* [nnodes] */
-    uint8_t *bounce[2];      /* pinned, for what the CPU does */
+    uint8_t *bounce[2];      /* pinned, for work of the CPU */
     size_t bounce_bytes;     /* of each */
     struct nb_ranges ranges; /* memory that it was given or has made */
     _Atomic int connected;   /* the engine has it: no driver calls from here on */
@@ -80,32 +78,35 @@ static inline uint64_t nb_cuda_address(const void *p)
 
 /* ---- work.c ---- */
 
-/* Submit `desc` with its sources (NULL: none). With `work`: -EINPROGRESS, -EAGAIN, or an error. Without:
- * wait, and return the result. -ENOTSUP: the kernel does not do it. `want` may be NULL. */
+/* Submit `desc` with its sources (NULL: without sources). With `work` return -EINPROGRESS, -EAGAIN, or an
+ * error. Without it wait, and return the result. Return -ENOTSUP when the kernel cannot do it. `want` may be
+ * NULL. */
 ssize_t nb_cuda_dev_submit(struct nb_cuda_device *d, struct nb_work *work, struct nb_gpu_desc *desc,
                            const struct nb_source *sources, const struct nb_gpu_wanted *want);
-/* Likewise nb_cuda_dev_compare's work, whose parts, out->part, are in flight: -EINPROGRESS, or without `work`
- * the result. `room`: 1 when `parts` of them can be submitted now. */
+/* together: submit nb_cuda_dev_compare's work, whose parts, out->part, are in flight. Return -EINPROGRESS, or
+ * without `work` the result. room: return 1 when `parts` of them can be submitted now. */
 int nb_cuda_dev_room(struct nb_cuda_device *d, unsigned parts);
 ssize_t nb_cuda_dev_together(struct nb_cuda_device *d, struct nb_work *work, struct nb_compared *out);
 /* Wait until none of the instance's work is in flight. The watchdog bounds it. */
 void nb_cuda_dev_drain(struct nb_cuda_device *d);
-/* The error with which the device has failed, or -EIO where none is known: for a step that has just failed.
- * */
+/* Return the error with which the device has failed, or -EIO for an unknown error: for a step that has just
+ * failed. */
 int nb_cuda_dev_lost(struct nb_cuda_device *d);
 
 ssize_t nb_cuda_dev_poll(struct nb_device *dev, struct nb_work *work);
 
 /* ---- memory.c ---- */
 
-/* 0 when the GPU sees the address, or it is NULL; else -EFAULT after a WARN, and the device has failed. */
+/* Return 0 when the GPU sees the address, or it is NULL. Else return -EFAULT after a WARN, and fail the
+ * device. */
 int nb_cuda_dev_check_reach(struct nb_cuda_device *d, const void *p);
-/* 1 when the CPU can read `bytes` at `p`, there or in a bounce buffer. */
+/* Return 1 when the CPU can read `bytes` at `p`, there or in a bounce buffer. */
 int nb_cuda_dev_may_view(struct nb_cuda_device *d, const void *p, size_t bytes);
-/* The bytes where the CPU can access them: `p` (also when that is NULL), or bounce buffer `i`, which with
- * `fill` has a copy of them. NULL: there are too many, or copying has failed; then the device has failed. */
+/* Return the bytes where the CPU can access them: `p`, also when it is NULL, or bounce buffer `i`. With
+ * `fill` the buffer has a copy of the bytes. Return NULL, and fail the device, for too many bytes or when
+ * copying fails. */
 void *nb_cuda_dev_view(struct nb_cuda_device *d, unsigned i, const void *p, size_t bytes, int fill);
-/* What the CPU has written at `from`, a view of `to`, goes to `to`. 0, or an error. */
+/* Copy bytes that the CPU has written at `from`, a view of `to`, to `to`. Return 0 or an error. */
 int nb_cuda_dev_unview(struct nb_cuda_device *d, void *to, const void *from, size_t bytes);
 
 int nb_cuda_dev_region(struct nb_device *dev, const void *base, size_t bytes);

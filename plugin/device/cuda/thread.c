@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A thread that calls the driver in the engine's stead. A driver call may wait until the GPU is idle (another
- * thread loads a kernel for the first time, or frees memory, and holds the context's lock meanwhile), and the GPU
- * may wait for the engine: so once a communicator is connected neither the engine's thread nor NCCL's proxy calls
- * the driver, and nobody waits for the thread that does.
+ * A *driver thread*: a thread that calls the CUDA driver in the engine's stead. A driver call may wait until
+ * the GPU is idle, when another thread loads a kernel for the first time, or frees memory, and holds the
+ * context's lock meanwhile. And the GPU may wait for the engine. So once a communicator is connected neither
+ * the engine's thread nor NCCL's proxy calls the driver, and no thread waits for the driver thread.
  *
- * Threads: nb_cuda_thread_ask from any thread, and it does not wait; start and stop as one object's life.
+ * Threads: any thread calls nb_cuda_thread_ask, which does not wait. One thread at a time calls start and
+ * stop of an object.
  */
 #include "device/cuda/gpu.h"
 
@@ -50,7 +51,7 @@ int nb_cuda_thread_start(struct nb_cuda_thread *c, void (*work)(void *arg, unsig
     pthread_cond_init(&c->asked, NULL);
     c->work = work;
     c->arg = arg;
-    /* Signals are the application's business. */
+    /* Signals belong to the application. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     err = pthread_create(&c->thread, NULL, thread_main, c);

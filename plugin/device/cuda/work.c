@@ -9,7 +9,8 @@
 #define TOGETHER (UINT64_MAX - 1) /* nb_work.id of a work in parts, at a struct nb_compared */
 #define PARTS (sizeof(((struct nb_compared *)0)->part) / sizeof(struct nb_work))
 
-/* Of one in parts: under way as long as a part is, then the first error. */
+/* Return the state of a work. A work in parts is under way as long as one part is. Then its result is the
+ * first error. */
 static ssize_t state_of(struct nb_cuda_device *d, struct nb_work *w)
 {
     struct nb_compared *c = w->at;
@@ -28,7 +29,7 @@ static ssize_t state_of(struct nb_cuda_device *d, struct nb_work *w)
     return ret;
 }
 
-/* The state of a work, and a round of what has to be done for it. */
+/* Return the state of a work, and make a turn of the launches for it. */
 static ssize_t look(struct nb_cuda_device *d, struct nb_work *w)
 {
     ssize_t ret;
@@ -51,9 +52,10 @@ static ssize_t await(struct nb_cuda_device *d, struct nb_work *w)
     return ret;
 }
 
-/* While a communicator connects nobody makes the engine's turns for it: a kernel that was launched for its work has to
- * end here, since the rest of connecting waits for peers, and whatever waits for the GPU would wait for that kernel. Where the
- * GPU has failed all were told to end, and nothing more comes of waiting. */
+/* End the kernels of a connecting communicator, for which the engine makes no turns yet. A kernel that was
+ * launched for its work has to end here, since the rest of connecting waits for peers, and other users of the
+ * GPU would wait for that kernel. On a failed GPU all kernels were told to end, and there is no use in
+ * waiting. */
 static void settle(struct nb_cuda_device *d)
 {
     const struct nb_clock *clock = &d->gpu->ctx->clock;
@@ -120,8 +122,8 @@ ssize_t nb_cuda_dev_together(struct nb_cuda_device *d, struct nb_work *work, str
     return work ? -EINPROGRESS : wait_for(d, w);
 }
 
-/* The engine's turn takes back what is finished, all at a time, and does the rest; before there is an engine that is
- * done here. */
+/* Return the state of a work. The engine's turn takes back finished work, all at a time, and does the rest.
+ * Before there is an engine this function does so. */
 ssize_t nb_cuda_dev_poll(struct nb_device *dev, struct nb_work *work)
 {
     struct nb_cuda_device *d = nb_cuda_of(dev);
