@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop over events; see cluster.h. */
+/* The loop over events. See cluster.h. */
 #include "tests/scale/cluster.h"
 #include "coll/schedule/schedule.h"
 
@@ -17,7 +17,7 @@
 
 #define PAUSE (20 * SCALE_MS) /* between operations: confirmations are exchanged */
 
-/* Who allocates is not followed here, as tests/sim does. */
+/* Unlike tests/sim, this program does not follow which node allocates. */
 int sim_memory_enter(int owner)
 {
     return owner;
@@ -38,7 +38,7 @@ __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level
     fputc('\n', stderr);
 }
 
-/* Until *count is `nodes`. */
+/* Run until *count is `nodes`. */
 static void run_until(struct scale_cluster *cl, const int *count)
 {
     struct sim_event e;

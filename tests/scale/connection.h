@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of the network (network.h): connections and messages. network.c has links and the way of messages,
- * transport.c the table that the engine calls. */
+ * transport.c has the table that the engine calls. */
 #ifndef NIBBLE_TESTS_SCALE_CONNECTION_H
 #define NIBBLE_TESTS_SCALE_CONNECTION_H
 
@@ -16,18 +16,18 @@ struct message {
     struct conn *conn;
     size_t len;
     int64_t out; /* when its last byte has left */
-    bool end;    /* nothing follows it: the sender has closed the connection */
+    bool end;    /* the last message: the sender has closed the connection */
     uint8_t head[SCALE_KEPT];
 };
 
 struct slot { /* a request */
     struct conn *conn;
-    uint64_t number; /* of its kind, on the connection */
+    uint64_t number; /* number within its kind, on the connection */
     uint8_t *data;
     size_t len;
 };
 
-/* One side of a connection: what the engine has as comm. */
+/* One side of a connection: the engine's comm. */
 struct end {
     struct conn *conn;
     bool open;
@@ -39,16 +39,16 @@ struct conn {
     bool up, queued; /* queued: in its link's list */
     struct listener *listener;
     struct conn *accept_next; /* in the listener's queue */
-    struct conn *turn_next;   /* in the list of those that have something to send */
+    struct conn *turn_next;   /* in the list of connections with messages to send */
     struct end send, recv;
     struct simulated_line waiting; /* at the sender's link */
-    struct simulated_line inbox;   /* arrived, no receive posted */
+    struct simulated_line inbox;   /* arrived, without a posted receive */
     size_t taken;                  /* bytes accepted and not yet in a receive */
     bool refused;                  /* the sender waits for room */
-    bool ended;                    /* the sender has closed it, and all before has arrived */
+    bool ended;                    /* the sender has closed it, and all messages before have arrived */
     uint64_t sent, delivered, posted, filled, tested;
     struct slot *recvs; /* [SCALE_POSTED] by number */
-    struct slot *sends; /* [SCALE_SENDS], where sends are done late */
+    struct slot *sends; /* [SCALE_SENDS], where sends finish late */
     char peer[2][SIMULATED_NAME];
 };
 
@@ -59,15 +59,15 @@ struct listener {
 
 struct link { /* of a node */
     struct scale_cluster *cluster;
-    struct conn *turn, **turn_end; /* connections that have something to send */
+    struct conn *turn, **turn_end; /* connections with messages to send */
     bool busy;
-    int64_t in; /* when what comes in is free */
+    int64_t in; /* when the receiving direction is free */
 };
 
 struct scale_network {
     struct link *link;
     struct simulated_link *spare; /* messages */
-    struct message *made;         /* the last one; all are freed at the end, wherever they are */
+    struct message *made;         /* the last one. All are freed at the end, from anywhere */
     struct simulated_list conns, listeners;
     size_t bytes;
 };
@@ -77,13 +77,13 @@ static inline struct conn *scale_conn_at(const struct scale_network *w, int numb
     return w->conns.at[number];
 }
 
-/* Memory of the simulation, zeroed. */
+/* Return zeroed memory of the simulation. */
 void *scale_zeroed(struct scale_network *w, size_t n, size_t size);
-/* A message; it goes back with the network, or when it is delivered. */
+/* Return a message. It goes back when it is delivered, or with the network. */
 struct message *scale_message_new(struct scale_network *w);
-/* It is handed to its sender's link. */
+/* Pass it to its sender's link. */
 void scale_conn_enqueue(struct scale_cluster *cl, struct message *m);
-/* What has arrived goes into receives. */
+/* Put arrived messages into receives. */
 void scale_conn_match(struct conn *c);
 
 #endif

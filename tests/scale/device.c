@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Codecs that only take time; see device.h. */
+/* Codecs that only take time. See device.h. */
 #include "tests/scale/device.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ static struct scale_node *node_of(struct nb_device *dev)
     return ((struct idle *)dev)->node;
 }
 
-/* The node's thread works on `bytes` of values. */
+/* Let the node's thread work on `bytes` of values. */
 static void spend(struct nb_device *dev, double bytes, double speed)
 {
     if (speed > 0)
@@ -82,7 +82,7 @@ static int idle_zero(struct nb_device *dev, struct nb_work *work, void *dst, siz
     return 0;
 }
 
-/* Values that are about normal, sums of twelve. */
+/* Make values that are about normal, sums of twelve. */
 static void make_values(enum nb_dtype type, uint8_t *values, size_t n)
 {
     uint64_t state = 1;
@@ -95,7 +95,8 @@ static void make_values(enum nb_dtype type, uint8_t *values, size_t n)
             state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
             x += (float)(state >> 40) * 0x1p-24f;
         }
-        y = type == NB_F16 ? x * 0x1p-112f : x; /* FP16 has its exponent elsewhere, and three more bits */
+        y = type == NB_F16 ? x * 0x1p-112f : x; /* FP16 has its exponent in another place, and three more
+                                                   bits */
         memcpy(&bits, &y, 4);
         if (type == NB_F32)
             memcpy(values + 4 * i, &bits, 4);
@@ -180,7 +181,7 @@ static int idle_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDa
     return 0;
 }
 
-/* ---- questions: values have changed a little, and nothing is damaged ----------------------------------- */
+/* ---- comparisons: values have changed a little, without damage ----------------------------------------- */
 
 static int idle_compare(struct nb_device *dev, struct nb_work *work, const void *cur, const void *ref,
                         size_t bytes, struct nb_compared *out)
@@ -209,7 +210,7 @@ static int idle_sample(struct nb_device *dev, struct nb_work *work, enum nb_dtyp
     return (int)samples;
 }
 
-/* The profile of these is the sample above. */
+/* These have the profile of the sample above. */
 static int idle_sums(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
                      size_t n, unsigned groups, float *out)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A device that does nothing and takes as long as the codecs would, on the engine's thread. Memory of
- * messages has room for headers only (unless the settings say `whole`), memory of values and state is an
+ * A device that computes nothing and takes as long as the codecs would, on the engine's thread. Memory of
+ * messages has room for headers only, unless the settings say `whole`. Memory of values and state is only an
  * address.
  */
 #ifndef NIBBLE_TESTS_SCALE_DEVICE_H
@@ -14,13 +14,14 @@ struct nb_context;
 struct nb_device;
 struct nb_device_wish;
 
-/* For nb_context.open_device, of a scale_node's context. */
+/* Open a device: for nb_context.open_device, of a scale_node's context. */
 int scale_device_open(struct nb_context *ctx, const struct nb_device_wish *wish, struct nb_device **dev);
 
-/* An address range of `bytes` that nobody may touch. Ranges may overlap. */
+/* Return an address range of `bytes` that must stay untouched. Ranges may overlap. */
 void *scale_nowhere(size_t bytes);
 
-/* Coded over plain bytes of values of a normal distribution, as the real codec (INT4, INT8) has them. */
+/* Return coded bytes over plain bytes of values of a normal distribution, as the real codec (INT4, INT8) has
+ * them. */
 double scale_coded(enum nb_codec codec, enum nb_dtype type);
 
 #endif

@@ -67,7 +67,7 @@ static bool number(const char *text, double *out)
     return *end == 0;
 }
 
-/* Numbers, separated by commas: how many; 0: something else. */
+/* Parse numbers separated by commas. Return how many there are, 0 for other text. */
 static int numbers(const char *text, double *out)
 {
     char copy[256], *at = copy, *one;
@@ -82,7 +82,7 @@ static int numbers(const char *text, double *out)
     return n;
 }
 
-/* Words, likewise: those of `n` that are named. */
+/* Parse words separated by commas, and mark each of the `n` words that the text names. */
 static bool words(const char *text, const char *const *word, int n, bool *named)
 {
     char copy[256], *at = copy, *one;
@@ -154,7 +154,7 @@ static bool parse(int argc, char **argv, struct options *o)
     return good;
 }
 
-/* Coded bytes of a unit over its bytes, with the header. */
+/* Return a unit's coded bytes, with the header, over its bytes. */
 static double ratio_of(const struct options *o, enum nb_codec codec, double unit)
 {
     const struct nb_codec_row *row = nb_codec_row(codec);
@@ -240,7 +240,7 @@ static double clock_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* What must pass each node's link, whatever the schedule. */
+/* Return the time that each node's link needs at least, with any schedule. */
 static double ideal(const struct options *o)
 {
     const struct scale_settings *s = &o->set;
@@ -253,7 +253,7 @@ static double ideal(const struct options *o)
            ratio_of(o, codec, (double)s->params.unit_bytes) / s->link;
 }
 
-/* One line of the table. False: it failed, or the prediction is off. */
+/* Print one line of the table. Return false when the run failed, or the prediction is off. */
 static bool one(struct options *o, int operations, double *worst)
 {
     struct scale_result r;
@@ -355,6 +355,6 @@ int main(int argc, char **argv)
     if (!parse(argc, argv, &o))
         return 2;
     settle(&o);
-    mallopt(M_MMAP_THRESHOLD, 1 << 30); /* else there would be more mappings than Linux allows */
+    mallopt(M_MMAP_THRESHOLD, 1 << 30); /* with more mappings the process would exceed Linux's limit */
     return o.memory ? memory(&o) : times(&o);
 }

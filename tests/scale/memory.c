@@ -12,7 +12,7 @@
 #define RANGE ((size_t)1 << 44)
 #define PAGE ((size_t)4096)
 #define LARGE (2 * PAGE)
-#define HEAD ((size_t)64) /* before a block of calloc: its bytes */
+#define HEAD ((size_t)64) /* before a block of calloc, for its bytes */
 
 void *__real_calloc(size_t n, size_t bytes);
 void *__real_realloc(void *p, size_t bytes);
@@ -22,7 +22,7 @@ void *__wrap_realloc(void *p, size_t bytes);
 void __wrap_free(void *p);
 
 static char *range;
-static size_t taken, blocks; /* bytes: of the range; of blocks of calloc that are not free */
+static size_t taken, blocks; /* bytes of the range, and of live blocks of calloc */
 
 static size_t pages(size_t bytes)
 {
@@ -53,7 +53,7 @@ size_t scale_heap(void)
     return m.uordblks + m.hblkhd + blocks;
 }
 
-/* Where the bytes of a block of ours are told, or NULL. */
+/* Return where a block of the range has its bytes, or NULL for another block. */
 static size_t *head_of(void *p)
 {
     return range && (uintptr_t)p - (uintptr_t)range < RANGE ? (size_t *)((char *)p - HEAD) : NULL;

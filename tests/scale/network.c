@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links, and the way of messages without payload through them; see network.h. */
+/* Links, and the way of messages without payload through them. See network.h. */
 #include "tests/scale/network.h"
 
 #include <stdlib.h>
@@ -71,7 +71,7 @@ static void serve(struct scale_cluster *cl, int node)
     sim_queue_put(&cl->queue, m->out, SIM_BACK, -1, l);
 }
 
-/* A message is handed to the sender's link. */
+/* Pass a message to the sender's link. */
 void scale_conn_enqueue(struct scale_cluster *cl, struct message *m)
 {
     struct conn *c = m->conn;
@@ -87,7 +87,7 @@ void scale_conn_enqueue(struct scale_cluster *cl, struct message *m)
     serve(cl, c->from);
 }
 
-/* Its first byte is at the receiver's link: when will the last be through? */
+/* A message's first byte is at the receiver's link: find when the last byte will be through. */
 static void arrive(struct scale_cluster *cl, struct message *m)
 {
     struct link *l = &cl->network->link[m->conn->to];
@@ -99,7 +99,7 @@ static void arrive(struct scale_cluster *cl, struct message *m)
     sim_queue_put(&cl->queue, l->in, SIM_WORK, -1, m);
 }
 
-/* What has arrived goes into receives. */
+/* Put arrived messages into receives. */
 void scale_conn_match(struct conn *c)
 {
     struct scale_cluster *cl = c->cluster;

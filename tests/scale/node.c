@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A node's life, and NCCL's walk; see node.h. */
+/* A node's life, and NCCL's walk. See node.h. */
 #include "tests/scale/node.h"
 
 #include <errno.h>
@@ -121,7 +121,7 @@ static size_t region_bytes(const struct scale_settings *set)
     return nb_nccl_walk_region(set->channels, NB_NCCL_STEPS * set->chunk);
 }
 
-/* Nobody touches it, so that one will do for all. */
+/* Return NCCL's buffer. It stays untouched, so all nodes share one. */
 static uint8_t *region(const struct scale_settings *set)
 {
     static uint8_t *at;
@@ -190,7 +190,7 @@ static void begin(struct scale_node *n)
     n->state = SCALE_RUNNING;
 }
 
-/* Hand over what is next: 1, 0 it cannot be, or < 0. */
+/* Post the next window. Return 1, 0 when it cannot be posted yet, or < 0. */
 static int call(struct scale_node *n)
 {
     const struct scale_settings *set = n->cluster->set;
@@ -287,7 +287,7 @@ int64_t scale_node_spends(struct scale_node *n, int64_t ns)
     return n->clock += ns;
 }
 
-/* NCCL, or what connects and closes in its place. */
+/* Play NCCL, and the part that connects and closes. */
 static bool proxy(struct scale_node *n, int64_t *until)
 {
     switch (n->state) {

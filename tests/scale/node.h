@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A node of nibble-scale: its context and communicator, and NCCL's walk over an operation (calls of up to
- * eight channels, eight steps in flight, a slot free again when its call is finished; GPUs take no time).
+ * A node of nibble-scale: its context and communicator, and NCCL's walk over an operation. The walk makes
+ * calls of up to eight channels and keeps eight steps in flight. A slot is free again when its call is
+ * finished, and GPUs take no time.
  *
- * Time. The engine is stepped when something has happened. What it does in a step takes the node's thread
- * some
- * time: its clock runs ahead of the cluster's by that, messages leave at the time of this clock, and the next
- * step is not before it.
+ * Time. Events make the engine take a step. The work of a step takes time on the node's thread: the node's
+ * clock runs ahead of the cluster's by that time, messages leave at the time of this clock, and the next step
+ * begins no earlier.
  */
 #ifndef NIBBLE_TESTS_SCALE_NODE_H
 #define NIBBLE_TESTS_SCALE_NODE_H
@@ -38,14 +38,14 @@ struct scale_group { /* of up to NB_NCCL_GROUP channels */
 };
 
 struct scale_node {
-    struct nb_context ctx; /* first: what hooks are given */
+    struct nb_context ctx; /* first: hooks get its address */
     struct scale_cluster *cluster;
     int number;
-    int64_t clock; /* what its thread has worked off */
-    int64_t wake;  /* the event that counts */
+    int64_t clock; /* time up to which its thread has worked */
+    int64_t wake;  /* the valid wake event */
     uint64_t random;
     struct idle *device;
-    size_t wire_bytes, state_bytes; /* that the device has given out */
+    size_t wire_bytes, state_bytes; /* memory that the device has given out */
 
     enum scale_state state;
     struct nb_coll_listen *listen;
@@ -55,26 +55,26 @@ struct scale_node {
     void *mhandle[2];
 
     struct nb_nccl_walk walk; /* of the operation */
-    uint64_t step;            /* that is called next */
+    uint64_t step;            /* the next step to post */
     int next;                 /* and its group */
     struct scale_group group[SCALE_GROUPS];
     int64_t ended; /* when the operation was complete */
 };
 
 struct scale_node *scale_node_open(struct scale_cluster *cluster, int number);
-/* Free it, closed or not. */
+/* Free the node, closed or not. */
 void scale_node_free(struct scale_node *node);
-/* All listen: connect. */
+/* All nodes listen: connect. */
 void scale_node_connect(struct scale_node *node);
 /* Close the communicator. */
 void scale_node_close(struct scale_node *node);
 
-/* Something has happened that concerns it: it is stepped, now or when its thread has the time. */
+/* An event concerns the node: step it, now or when its thread has the time. */
 void scale_node_wake(struct scale_cluster *cluster, int node);
 void scale_node_wake_at(struct scale_cluster *cluster, int node, int64_t at);
 /* SIM_NODE. */
 void scale_node_event(struct scale_cluster *cluster, const struct sim_event *event);
-/* Its thread is busy for another `ns`; returns its clock after that. */
+/* Keep the node's thread busy for another `ns`. Return its clock after that. */
 int64_t scale_node_spends(struct scale_node *node, int64_t ns);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The network as the engine calls it: a transport's table; see network.h. */
+/* The network as the engine calls it: a transport's table. See network.h. */
 #include "tests/scale/network.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include "tests/scale/connection.h"
 #include "tests/scale/node.h"
 
-struct net { /* what the engine has as nb_net */
+struct net { /* the engine's nb_net */
     struct nb_net net;
     struct scale_cluster *cluster;
     int node;
@@ -134,7 +134,7 @@ static struct message *message_to(struct conn *c, size_t len)
     return m;
 }
 
-/* Give a message to the sender's link, at the time of its thread. */
+/* Pass a message to the sender's link, at the time of its thread. */
 static void launch(struct message *m)
 {
     struct scale_cluster *cl = m->conn->cluster;
@@ -278,7 +278,7 @@ static int net_test(void *request, int *done, size_t *sizes)
     return 0;
 }
 
-/* Nodes are woken by what happens. */
+/* Events wake nodes, so there are no descriptors. */
 static int net_poll_fds(void *comm, int is_send, struct pollfd *fds, int max)
 {
     (void)comm, (void)is_send, (void)fds, (void)max;
