@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batches of descriptors, on whichever backend; see backend.h. */
+/* Run batches of descriptors on either backend. See backend.h. */
 #include "tests/gpu/backend.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The bytes of its workspace. */
+/* Set the descriptor's result, work, scratch, ticket and id. Return the bytes of its workspace. */
 static size_t prepare(struct nb_gpu_desc *desc, size_t number, uint64_t ticket, struct nb_gpu_result *result)
 {
     int64_t bytes;

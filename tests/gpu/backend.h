@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where kernels run in a test: emulated on the CPU (backend_emulated.c) or on a GPU (backend_cuda.c), with
- * what both have in common in backend.c. Memory of backend_alloc is addressed alike by both sides. Failures
- * end the program with a message.
+ * Where kernels run in a test: emulated on the CPU (backend_emulated.c) or on a GPU (backend_cuda.c).
+ * backend.c has the code that both share. CPU and kernels see memory of backend_alloc at the same address. A
+ * failure ends the program with a message.
  */
 #ifndef NIBBLE_TESTS_GPU_BACKEND_H
 #define NIBBLE_TESTS_GPU_BACKEND_H
@@ -12,30 +12,31 @@
 
 #include "kernels/kernels.h"
 
-/* 0, or 77 after a line that says what is missing. */
+/* Open the backend. Return 0, or print a line that says what is missing and return 77. */
 int backend_open(void);
 void backend_close(void);
 const char *backend_name(void);
-int backend_encodes_differences(void); /* 0: not on this GPU (NB_GPU_NO_DIFFERENCES) */
+int backend_encodes_differences(void); /* 0: this GPU does not encode differences (NB_GPU_NO_DIFFERENCES) */
 
-/* Zeroed, aligned to 256 bytes. The emulated one ends where the buffer ends, so that a sanitizer sees what
- * reads beyond. */
+/* Allocate zeroed memory, aligned to 256 bytes. The emulated memory ends where the buffer ends, so that a
+ * sanitizer sees reads beyond it. */
 void *backend_alloc(size_t bytes);
 void backend_free(void *p);
 
-/* Run the descriptors as one batch: sets ticket, tickets, id, work, scratch, result; fails if nb_gpu_plan
- * does, if one is not finished, or if a workspace is not left zeroed. `result` gets a copy of each one's
- * result. */
+/* Run the descriptors as one batch. The function sets ticket, tickets, id, work, scratch and result. It fails
+ * when nb_gpu_plan fails, when a descriptor is unfinished, or when a workspace is not left zeroed. Copy each
+ * descriptor's result to `result`. */
 void backend_run(struct nb_gpu_desc *desc, size_t count, struct nb_gpu_result *result);
 
-/* ---- What a backend has for backend_run ---- */
+/* ---- Functions that each backend provides for backend_run ---- */
 
-/* Memory that only kernels access, aligned to 256 bytes; zeroed, or of any content. */
+/* Allocate memory that only kernels access, aligned to 256 bytes. Without `zeroed` its content is
+ * arbitrary. */
 uint64_t backend_alloc_device(size_t bytes, int zeroed);
 void backend_free_device(uint64_t address);
 void backend_read_device(void *to, uint64_t from, size_t bytes);
-/* Run a batch of descriptors, of which the launch has all but the state, to its end; from call to call with
- * few blocks and many: tickets wait for each other in different ways. */
+/* Run a batch of descriptors to its end. The launch has everything but the state. Calls alternate between few
+ * and many blocks, because tickets then wait for each other in different ways. */
 void backend_launch(struct nb_gpu_launch *launch);
 
 #endif

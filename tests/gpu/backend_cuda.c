@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels on the first GPU, in managed memory: tests address it as the kernels do. */
+/* Run kernels on the first GPU, in managed memory: tests use the same addresses as the kernels. */
 #include "tests/gpu/backend.h"
 
 #include "driver.h"
@@ -43,7 +43,7 @@ void backend_free(void *p)
 
 uint64_t backend_alloc_device(size_t bytes, int zeroed)
 {
-    (void)zeroed; /* it is in any case */
+    (void)zeroed; /* driver_alloc always zeroes */
     return driver_alloc(bytes);
 }
 

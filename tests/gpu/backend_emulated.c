@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels emulated on the CPU. */
+/* Run kernels emulated on the CPU. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See driver.h. Types and numbers are those of the driver's interface, version 12 and later. */
+/* See driver.h. Types and numbers come from the driver's interface, version 12 and later. */
 #include "driver.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads, blocks and their meetings on a CPU; see emulate.h. */
+/* Run threads and blocks and their barriers on a CPU. See emulate.h. */
 #include "tests/gpu/emulate.h"
 
 #include <sched.h>
@@ -10,28 +10,29 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-#include "tests/gpu/emulate_target.h" /* before: in place of nvcc's */
+#include "tests/gpu/emulate_target.h" /* first: it replaces nvcc's definitions */
 
 #include "kernels/kernel.cuh"
 #include "tests/gpu/fiber.h"
 
-#define COPIES 512u /* background copies of a thread that have not been waited for */
+#define COPIES 512u /* unfinished background copies of a thread */
 
 struct thread {
     struct nb_emulated self;
     struct nb_fiber fiber;
-    uint32_t meetings; /* of its warp */
+    uint32_t meetings; /* number of its warp's meetings so far */
     struct {
         void *to;
         const void *from;
         uint32_t bytes, group;
     } copy[COPIES];
-    uint32_t copies, group; /* of background copies */
+    uint32_t copies, group; /* background copies, and groups of them */
 };
 
-/* Whether a thread may run: apart from the rest of it, which is large, since all are asked at each switch. */
+/* Says whether a thread may run. It is apart from the rest of the thread, which is large, because each switch
+ * looks at the turns of all threads. */
 struct turn {
-    const uint32_t *waits; /* for this to differ from `seen`; else NULL */
+    const uint32_t *waits; /* the thread waits until this differs from `seen`, NULL: it may run */
     uint32_t seen;
     int done;
 };
@@ -54,8 +55,9 @@ static _Thread_local struct machine {
     struct block **block;
     unsigned blocks;
     unsigned running; /* threads */
-    int alone;        /* one block in this thread of the operating system; others have theirs */
-    unsigned at;      /* block * NB_THREADS + thread that runs */
+    int alone;        /* one block in this thread of the operating system, the other blocks have their own
+                         threads */
+    unsigned at;      /* running thread: block * NB_THREADS + thread */
     uint64_t seed;
     struct nb_fiber main;
 } machine;
@@ -84,8 +86,8 @@ static NB_UNSEEN int may_run(const struct turn *t)
     return !t->done && !(t->waits && *t->waits == t->seen);
 }
 
-/* The next thread's turn: mostly the next of the block, now and then another block's. Threads that wait for what
- * has not come are passed over: a turn of theirs is a switch for nothing. */
+/* Give the next thread its turn: mostly the next thread of the block, now and then a thread of another block.
+ * Skip waiting threads, because a turn would only cost them a switch. */
 static NB_UNSEEN void yield(void)
 {
     unsigned total = machine.blocks * NB_THREADS, from = machine.at, to = from, tried = 0;
@@ -104,7 +106,7 @@ static NB_UNSEEN void yield(void)
     nb_fiber_switch(&thread_at(from)->fiber, &thread_at(to)->fiber);
 }
 
-/* Until *what is not `seen` any more. */
+/* Wait until *what differs from `seen`. */
 static NB_UNSEEN void wait_for(const uint32_t *what, uint32_t seen)
 {
     struct turn *t = turn_at(machine.at);
@@ -181,7 +183,7 @@ void nb_emulate_async_wait(unsigned but)
     t->copies = kept;
 }
 
-/* A fiber runs one launch after the other: it is asleep in the switch between them. */
+/* Run one launch after the other in a fiber. Between launches the fiber sleeps in the switch. */
 static NB_UNSEEN void run_thread(void)
 {
     struct thread *t = thread_at(machine.at);
@@ -225,12 +227,13 @@ static NB_UNSEEN void run_machine(const struct nb_gpu_launch *launch, uint64_t s
     machine.seed = seed;
     for (unsigned b = 0; b < machine.blocks; b++) {
         struct block *block = machine.block[b];
-        memset(&block->shared, 0xa5, sizeof(block->shared)); /* it is not zeroed */
+        memset(&block->shared, 0xa5, sizeof(block->shared)); /* a GPU does not zero it */
         block->left = 0;
         for (unsigned i = 0; i < NB_THREADS; i++)
             block->turn[i].done = 0;
     }
-    /* Any thread is first: one that always was would need no barrier behind what it prepares. */
+    /* Start with any thread: a thread that always came first could do without a barrier after its
+     * preparations. */
     machine.at = (unsigned)((seed * 2654435761u >> 16) % machine.running);
     nb_emulated = &thread_at(machine.at)->self;
     nb_fiber_switch(&machine.main, &thread_at(machine.at)->fiber);
@@ -282,24 +285,24 @@ static void end_order(void);
 void nb_emulate_close(struct nb_emulated_block *b)
 {
 #ifdef NB_TSAN
-    end_order(); /* what the helpers have touched may be freed by who knows that this thread has ended */
+    end_order(); /* another thread may free the memory that the helpers touched once this thread has ended */
 #endif
     close_block(b->block);
     free(b);
 }
 
 #ifdef NB_TSAN
-/* ---- What orders accesses, told to the thread sanitizer, which knows no fences
+/* ---- The order of accesses, told to the thread sanitizer, which ignores fences
  *
- * By the rules of C11 and of the GPU, a fence before a relaxed store publishes what came before the *fence*,
- * and a fence after a relaxed load takes what the store had published. So a thread has helpers that the
- * sanitizer takes for threads: its stores are made in the name of one that knows what the thread knew at its
- * last fence, its loads in the name of one of which the thread learns at its next. Once for flags between
- * blocks and once for those of the host (scope 1), for which only fences of system scope count. All threads
- * of a block are one to it. */
+ * By the rules of C11 and of the GPU, a fence before a relaxed store publishes everything before the *fence*,
+ * and a fence after a relaxed load acquires everything that the store published. A thread therefore has
+ * helpers that the sanitizer takes for threads. It stores in the name of a helper that knows what the thread
+ * knew at its last fence. It loads in the name of a helper that passes its knowledge to the thread at the
+ * next fence. Each thread has one pair for flags between blocks and one pair for the host's flags (scope 1),
+ * for which only fences of system scope count. The sanitizer sees all threads of a block as one thread. */
 static _Thread_local struct {
     void *self, *stores[2], *loads[2];
-    char published[2], taken[2]; /* addresses of which stand for what is handed over */
+    char published[2], taken[2]; /* their addresses stand for the knowledge that is handed over */
 } order;
 
 static NB_UNSEEN void need_order(void)
@@ -335,7 +338,7 @@ static NB_UNSEEN void become(void *who)
     __tsan_switch_to_fiber(who, __tsan_switch_to_fiber_no_sync);
 }
 
-/* What the sanitizer sees of an access; entered and left in the name of the same helper. */
+/* Access memory as the sanitizer sees it. Enter and leave the function in the name of the same helper. */
 static __attribute__((noinline)) uint64_t seen_get(const void *p, unsigned bytes)
 {
     return bytes == 8 ? __atomic_load_n((const uint64_t *)p, __ATOMIC_RELAXED)
@@ -376,14 +379,14 @@ NB_UNSEEN void nb_emulate_put(void *p, unsigned bytes, uint64_t v, int scope)
     become(order.self);
 }
 
-/* Adds, or takes the bits in, and returns what was there. */
+/* Add, or take the bits in. Return the earlier value. */
 NB_UNSEEN uint64_t nb_emulate_change(void *p, unsigned bytes, uint64_t v, int take)
 {
     need_order();
     become(order.stores[0]);
     uint64_t old = seen_change(p, bytes, v, take);
     become(order.loads[0]);
-    __tsan_acquire(p); /* what is read, too, by the same access */
+    __tsan_acquire(p); /* the same access also reads */
     become(order.self);
     return old;
 }

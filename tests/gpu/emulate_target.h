@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels on a CPU: what kernels/target.cuh is for a GPU. Every thread of a block is a fiber of its own
- * (emulate.c) that runs until it meets a barrier or a warp operation, or waits for another block; so the same
- * statements run, in another interleaving, on the same data. Included before kernels/kernel.cuh, of which it
- * is the target then.
+ * The kernels on a CPU: this file replaces kernels/target.cuh, which serves a GPU. Each thread of a block is
+ * a fiber (emulate.c). It runs until it meets a barrier or a warp operation, or waits for another block. The
+ * same statements therefore run on the same data, in another interleaving. Include it before
+ * kernels/kernel.cuh, for which it is then the target.
  */
 #ifndef NIBBLE_TESTS_GPU_EMULATE_TARGET_H
 #define NIBBLE_TESTS_GPU_EMULATE_TARGET_H
@@ -14,7 +14,7 @@
 
 #include "tests/gpu/emulate.h"
 
-#define NB_TARGET_EMULATED 1 /* kernels/target.cuh: no other */
+#define NB_TARGET_EMULATED 1 /* tells kernels/target.cuh to define no target */
 
 #define NB_DEV static inline __attribute__((unused))
 #define NB_UNROLL
@@ -272,7 +272,7 @@ NB_DEV uint64_t nb_mul_high(uint64_t a, uint64_t b)
     return (uint64_t)((unsigned __int128)a * b >> 64);
 }
 
-uint32_t nb_emulate_round(int f16, float f); /* as the hardware does it, a NaN included */
+uint32_t nb_emulate_round(int f16, float f); /* rounds as the hardware does, NaN included */
 NB_DEV uint32_t nb_round_bf16(float low, float high)
 {
     return nb_emulate_round(0, low) | nb_emulate_round(0, high) << 16;
@@ -287,7 +287,7 @@ NB_DEV float nb_from_f16(uint32_t v)
     return nb_emulate_from_f16(v & 0xffff);
 }
 
-/* Two FP16 in a register. */
+/* Two FP16 values in a register. */
 NB_DEV uint32_t nb_half_fma(uint32_t a, uint32_t b, uint32_t c)
 {
     return nb_round_f16(nb_from_f16(a) * nb_from_f16(b) + nb_from_f16(c),
@@ -306,8 +306,8 @@ NB_DEV uint32_t nb_half_cross(uint32_t a)
     return nb_half_fma(a >> 16 | (a & 0xffff0000u), 0xbc003c00u, (a & 0xffff) | a << 16);
 }
 
-/* Two BF16 in a register. A product is exact before it is rounded. A sum that is rounded twice here may differ from a GPU's in the
- * last place: what is worked out with such sums is an estimate. */
+/* Two BF16 values in a register. A product is exact before it is rounded. A sum that is rounded twice here
+ * may differ from a GPU's in the last place. Results of such sums are estimates. */
 NB_DEV uint32_t nb_brain_fma(uint32_t a, uint32_t b, uint32_t c)
 {
     const float low = nb_real(a << 16) * nb_real(b << 16),
@@ -323,7 +323,7 @@ NB_DEV uint32_t nb_choose(uint32_t mask, uint32_t a, uint32_t b)
     return (a & mask) | (b & ~mask);
 }
 
-/* An access that is not aligned would be an error there. */
+/* An unaligned access would be an error on a GPU. */
 #define NB_ALIGNED(p, n) ((uintptr_t)(p) % (n) ? nb_emulate_fail("address is not aligned") : (void)0)
 #define NB_ACCESS(bytes, type) \
     NB_DEV type nb_load##bytes(const void *p) \
@@ -353,7 +353,7 @@ NB_ACCESS(4, uint32_t)
 NB_ACCESS_SMALL(2, uint16_t)
 NB_ACCESS_SMALL(1, uint8_t)
 
-/* Background copies happen as late as they may: when they are waited for. */
+/* Do background copies as late as possible: when the thread waits for them. */
 NB_DEV void nb_async16(void *shared, const void *from)
 {
     NB_ALIGNED(shared, 16);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each function of the fake driver begins with, and those of its memory (fake_memory.c). */
+/* The common beginning of the fake driver's functions, and the functions of its memory (fake_memory.c). */
 #ifndef NIBBLE_TESTS_GPU_FAKE_CALLS_H
 #define NIBBLE_TESTS_GPU_FAKE_CALLS_H
 
@@ -7,15 +7,15 @@
 
 #define FAKE_INVALID 1 /* CUDA_ERROR_INVALID_VALUE */
 
-/* Contexts pushed on this thread, and its capture mode. */
+/* contexts pushed on this thread, and its capture mode */
 extern _Thread_local int fake_depth, fake_mode;
 
-/* A call of this name: the error that it is to fail with. */
+/* Begin a call of this name. Return the error with which it must fail. */
 nb_cu_result fake_called(const char *name);
-/* So many things more live. Not under lock. */
+/* Add `by` to the number of live objects. Call without the lock. */
 void fake_count(long by);
 
-/* Calls that need a context, and those that a capture elsewhere would forbid. */
+/* Begin a call that needs a context, and a call that a capture on another thread would forbid. */
 #define CALL(name) \
     do { \
         nb_cu_result failed_ = fake_called(name); \

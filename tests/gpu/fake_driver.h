@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A CUDA driver made of threads, to put in place of the real one (nb_cuda_override): GPU memory is host
- * memory, a stream is a thread with a queue, the kernel is C. It checks what the real one would punish late
- * or never: a context that is not current, calls outside of relaxed capture mode, memory that is freed twice
- * or never.
+ * A CUDA driver made of threads, in place of the real driver (nb_cuda_override). GPU memory is host memory, a
+ * stream is a thread with a queue, and the kernel is C. The fake driver finds mistakes that the real driver
+ * punishes late or never: a context that is not current, calls outside of relaxed capture mode, memory that
+ * is freed twice or never.
  */
 #ifndef NIBBLE_TESTS_GPU_FAKE_DRIVER_H
 #define NIBBLE_TESTS_GPU_FAKE_DRIVER_H
@@ -15,50 +15,53 @@
 
 extern const struct nb_cuda fake_driver;
 
-enum fake_memory { FAKE_UNKNOWN, FAKE_PINNED, FAKE_DEVICE }; /* the latter two: CUmemorytype */
+enum fake_memory { FAKE_UNKNOWN, FAKE_PINNED, FAKE_DEVICE }; /* the last two are values of CUmemorytype */
 
 struct fake_settings {
     int no_virtual_memory;
-    enum fake_memory other; /* what memory is that the driver has not made */
-    size_t memory;          /* of the GPU; 0: 256 MiB */
-    int major;              /* of its compute capability; 0: 9 */
-    int emulate;            /* the kernel's own source on emulated threads, else a C rendering of kernels.h */
-    unsigned lazy_us;       /* a kernel begins so late */
+    enum fake_memory other; /* the kind of memory that the driver did not allocate */
+    size_t memory;          /* bytes of GPU memory, 0: 256 MiB */
+    int major;              /* major number of the compute capability, 0: 9 */
+    int emulate;            /* 1: the kernel's own source on emulated threads, 0: a C rendering of
+                               kernels.h */
+    unsigned lazy_us;       /* delay before a kernel begins */
     _Atomic int never;      /* a kernel never begins */
-    _Atomic int stuck;      /* it begins, and does nothing until it is told to end */
+    _Atomic int stuck;      /* a kernel begins but idles until it is told to end */
 };
 extern struct fake_settings fake;
 
-/* From now on call number `nth` (from 1) fails with `code`; 0: none. */
+/* Make call number `nth` from now, counted from 1, fail with `code`. 0 lets all calls succeed. */
 void fake_fail(long nth, nb_cu_result code);
-/* From now on this thread may not call the driver (1), or may again (0): it serves what kernels wait for (an engine, a
- * proxy), and a call could wait for these kernels. A call ends the program with its name. */
+/* Forbid this thread to call the driver (1), or allow it again (0). Such a thread serves the things that
+ * kernels wait for (an engine, a proxy), and a call could wait for these kernels. A forbidden call ends the
+ * program with the call's name. */
 void fake_serves(int yes);
-/* Calls since the last fake_fail, and the name of the one that failed (NULL: none did). */
+/* Return the calls since the last fake_fail, and the name of the call that failed. NULL: all succeeded. */
 long fake_calls(void);
 const char *fake_failed(void);
-/* Things made and not freed: contexts, modules, streams, events, memory. */
+/* Return the number of objects that are not freed: contexts, modules, streams, events, memory. */
 long fake_alive(void);
-/* What is left now does not count any more. */
+/* Stop counting the objects that are left now. */
 void fake_forget(void);
-/* Kernels that have begun and ended; blocks of the last. */
+/* Return the number of kernels that began and ended, and the blocks of the last kernel. */
 unsigned long fake_kernels(void);
 
-/* GPU memory that the CPU does not reach: its address, and *seen where the test finds the same bytes. */
+/* Allocate GPU memory outside the CPU's reach. Return its address, and in *seen where the test finds the same
+ * bytes. */
 void *fake_gpu_memory(size_t bytes, void **seen);
 void fake_gpu_memory_free(void *at);
-/* GPU memory that it does reach. */
+/* Allocate GPU memory that the CPU reaches. */
 void *fake_gpu_window(size_t bytes);
 void fake_gpu_window_free(void *at);
 
-/* What a job does. A stream that is not ours; a function on it; waiting for all of it. */
+/* Play the job: make a stream of its own, run a function on it, wait for the whole stream. */
 nb_cu_stream fake_stream(void);
 void fake_stream_free(nb_cu_stream stream);
 void fake_run(nb_cu_stream stream, void (*function)(void *), void *argument);
 void fake_wait(nb_cu_stream stream);
 
-/* Capture what is given to `stream` and to those that join it. A graph is replayed as a whole: fake_replay
- * returns when everything in it has run. */
+/* Capture the work of `stream` and of the streams that join it. fake_replay runs a whole graph and returns
+ * when all its work has run. */
 struct fake_graph;
 void fake_capture(nb_cu_stream stream);
 struct fake_graph *fake_capture_end(nb_cu_stream stream);

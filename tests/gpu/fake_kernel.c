@@ -79,7 +79,7 @@ static int64_t sum(const struct nb_gpu_desc *d)
     return ret;
 }
 
-/* nb_pick's values, back into the order of the parts. */
+/* Put the values of nb_pick back into the order of the parts. */
 static int64_t pick(const struct nb_gpu_desc *d)
 {
     uint32_t *to = at(d->dst), found[NB_PICKS];
@@ -149,13 +149,13 @@ void fake_kernel(const struct nb_gpu_launch *launch, int stuck)
     const uint64_t k = state->launches;
     unsigned idle = 0;
 
-    /* Launches on one ring one after the other. */
+    /* Run launches on one ring one after the other. */
     if (__atomic_exchange_n(&state->left, 1, __ATOMIC_ACQ_REL))
         wrong("two launches at once on a ring");
     __atomic_store_n(&ring->started, k + 1, __ATOMIC_RELEASE);
     for (;;) {
         const uint64_t number = state->carried;
-        /* Before `stops`: what was published before an end was told is seen then. */
+        /* Read `stops` first: descriptors that were published before an order to end are visible then. */
         uint64_t stops = __atomic_load_n(&ring->stops, __ATOMIC_ACQUIRE);
         uint64_t published = __atomic_load_n(&ring->published, __ATOMIC_ACQUIRE);
         if (stops > k && number >= __atomic_load_n(&ring->stop[k % NB_GPU_STOPS], __ATOMIC_RELAXED))

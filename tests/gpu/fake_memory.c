@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of the fake driver: what CUDA knows of addresses, and the functions that make, map and free it. */
+/* Memory of the fake driver: the kind of each address range, and the functions that make, map and free
+ * memory. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,11 +17,11 @@ void fake_forget_memory(void)
     pthread_mutex_unlock(&fake_lock);
 }
 
-static struct range { /* what CUDA knows of addresses */
+static struct range { /* the driver's record of address ranges */
     uintptr_t at;
     size_t bytes;
     enum fake_memory type;
-    char *seen; /* where the CPU finds it, if elsewhere */
+    char *seen; /* the CPU's address of the range where it differs */
     struct range *next;
 } * ranges;
 

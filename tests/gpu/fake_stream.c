@@ -36,7 +36,7 @@ static void run_kernel(const struct fake_item *it)
 {
     if (fake.lazy_us)
         usleep(fake.lazy_us);
-    while (fake.never) /* set back by the test */
+    while (fake.never) /* the test sets it back */
         usleep(1000);
     if (it->launch.ring && fake.emulate)
         nb_emulate_run(&it->launch, it->blocks < 3 ? it->blocks : 3, it->value + 1);
@@ -93,7 +93,7 @@ struct fake_event *fake_make_event(void)
     return e;
 }
 
-/* Under lock. */
+/* Free an event. The caller holds the lock. */
 static void free_event(struct fake_event *e)
 {
     *e->link = e->next;
@@ -113,7 +113,7 @@ void fake_end_event(struct fake_event *e)
     pthread_mutex_unlock(&fake_lock);
 }
 
-/* An item is gone. Under lock. */
+/* Release an item that has run. The caller holds the lock. */
 static void drop(struct fake_item *it)
 {
     struct fake_event *e = it->event;
@@ -133,7 +133,7 @@ static void *stream_main(void *arg)
         if (!it) {
             if (s->end)
                 break;
-            if (s->busy) { /* told once: idle streams that told each other would never sleep */
+            if (s->busy) { /* once: idle streams that told each other would never sleep */
                 s->busy = 0;
                 pthread_cond_broadcast(&changed);
             }
@@ -161,7 +161,7 @@ struct fake_graph *fake_graph_of(uint64_t id)
     return NULL;
 }
 
-/* Under lock. */
+/* Append an item to a stream. The caller holds the lock. */
 void fake_put(struct fake_stream *s, const struct fake_item *what)
 {
     struct fake_item *it = malloc(sizeof(*it));
@@ -273,10 +273,10 @@ struct fake_graph *fake_capture_end(nb_cu_stream stream)
     for (struct fake_item *it = g->first; it; it = it->next) {
         it->stream->capture = 0;
         if (it->stream != s && it->kind == RECORD)
-            joined = it->stream; /* something of it is waited for, see below */
+            joined = it->stream; /* something waits for part of it, see below */
     }
     s->capture = 0;
-    /* Every stream that was drawn in has to be joined: what it does last must be waited for by the origin. */
+    /* Require that each captured stream is joined: the origin must wait for its last item. */
     for (struct fake_item *it = g->first; it && joined; it = it->next)
         if (it->stream == s && it->kind == WAIT)
             joined = NULL;
@@ -286,7 +286,7 @@ struct fake_graph *fake_capture_end(nb_cu_stream stream)
     return g;
 }
 
-/* Events of a graph are its own in each replay: they count on. */
+/* Each replay has its own records of a graph's events: their counts go on. */
 void fake_replay(struct fake_graph *g)
 {
     struct fake_stream *lane[32];

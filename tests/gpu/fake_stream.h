@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the fake driver share. All of it is under one lock. */
+/* Declarations that the fake driver's files share. One lock guards all of them. */
 #ifndef NIBBLE_TESTS_GPU_FAKE_STREAM_H
 #define NIBBLE_TESTS_GPU_FAKE_STREAM_H
 
@@ -11,7 +11,7 @@
 extern pthread_mutex_t fake_lock;
 
 void fake_wrong(const char *what) __attribute__((noreturn));
-/* Where the CPU finds what is at this address. Not under lock. */
+/* Return where the CPU finds the bytes at this address. Call without the lock. */
 void *fake_seen_at(const void *address);
 
 enum fake_kind { RECORD, WAIT, LAUNCH, SET, COPY, FUNCTION };
@@ -19,7 +19,7 @@ enum fake_kind { RECORD, WAIT, LAUNCH, SET, COPY, FUNCTION };
 struct fake_item {
     enum fake_kind kind;
     struct fake_event *event;
-    uint64_t value; /* RECORD, WAIT: the event's count */
+    uint64_t value; /* RECORD and WAIT: the event's count */
     struct nb_gpu_launch launch;
     unsigned blocks;
     unsigned char *at;
@@ -28,15 +28,16 @@ struct fake_item {
     uint32_t pattern;
     void (*function)(void *);
     void *argument;
-    struct fake_stream *stream; /* captured */
+    struct fake_stream *stream; /* the captured stream */
     struct fake_item *next;
 };
 
 struct fake_event {
-    struct fake_event *next, **link; /* of all that live, so that those of a lost context are no leaks */
+    struct fake_event *next, **link; /* list of all live events, so that the events of a lost context do
+                                        not count as leaks */
     uint64_t recorded, reached;      /* under lock */
-    uint64_t capture;                /* its last record was captured in it */
-    unsigned items;                  /* that name it: it may be destroyed before they have run */
+    uint64_t capture;                /* the capture that holds its last record */
+    unsigned items;                  /* items that name it: it may be destroyed before they have run */
     int destroyed;
 };
 
@@ -44,15 +45,15 @@ struct fake_stream {
     pthread_t thread;
     struct fake_item *first, **last;
     int busy, end;
-    uint64_t capture; /* 0: none */
+    uint64_t capture; /* 0: not capturing */
 };
 
-/* Not under lock. */
+/* Make a stream. Call without the lock. */
 struct fake_stream *fake_make_stream(void);
-void fake_end_stream(struct fake_stream *stream); /* when all of it has run */
+void fake_end_stream(struct fake_stream *stream); /* waits until all its items have run */
 struct fake_event *fake_make_event(void);
 void fake_end_event(struct fake_event *event);
-/* Under lock. */
+/* The caller holds the lock. */
 void fake_put(struct fake_stream *stream, const struct fake_item *what);
 struct fake_graph *fake_graph_of(uint64_t capture);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Switching stacks; see fiber.h. A fiber is entered once by setcontext. After that it is left by _setjmp and
- * entered by _longjmp, which, unlike swapcontext, make no system call for the signal mask: the kernels' tests
- * switch some hundred million times.
+ * Switch stacks. See fiber.h. setcontext enters a fiber once. After that _setjmp leaves it and _longjmp
+ * enters it. Unlike swapcontext they make no system call for the signal mask: the kernels' tests switch some
+ * hundred million times.
  */
 
-/* glibc's checked longjmp takes a jump to another stack for a mistake. */
+/* The checked longjmp of glibc takes a jump to another stack for a mistake. */
 #undef _FORTIFY_SOURCE
 #include "tests/gpu/fiber.h"
 
@@ -24,13 +24,13 @@
 
 #define STACK (256u << 10)
 
-/* Who switched last, and to whom. */
+/* The fiber that switched last, and the fiber to which it switched. */
 static _Thread_local struct {
     struct nb_fiber *from, *to;
 } last;
 
-/* Tells the address sanitizer which stack this is, and learns from it whence the thread came: of a thread's own
- * stack nobody else knows the bounds. */
+/* Tell the address sanitizer which stack this is, and learn from it where the thread came from. Only the
+ * sanitizer knows the bounds of a thread's own stack. */
 static NB_UNSEEN void arrive(void)
 {
 #ifdef NB_ASAN
@@ -77,7 +77,7 @@ static NB_UNSEEN void depart(struct nb_fiber *from, struct nb_fiber *to, void **
 }
 
 #ifdef NB_TSAN
-/* The thread sanitizer keeps a list of the places that are jumped to, by their stack's addresses: of one stack. */
+/* The thread sanitizer keeps a list of jump targets by the addresses of one stack. */
 static NB_UNSEEN void change(struct nb_fiber *from, struct nb_fiber *to)
 {
     swapcontext(&from->begin, &to->begin);

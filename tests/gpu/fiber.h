@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fibers: functions with a stack each that take turns within one thread of the operating system, for the
- * emulated GPU's threads (emulate.c) and the model's host threads (model_host.c). A fiber belongs to the thread
- * that runs it first; no call takes a lock or wakes anybody.
+ * emulated GPU's threads (emulate.c) and the model's host threads (model_host.c). A fiber belongs to the
+ * thread that runs it first. No call takes a lock or wakes another thread.
  */
 #ifndef NIBBLE_TESTS_GPU_FIBER_H
 #define NIBBLE_TESTS_GPU_FIBER_H
@@ -20,38 +20,38 @@
 #endif
 
 #ifdef NB_TSAN
-/* The thread sanitizer keeps one stack of calls for each thread of the operating system, on which the fibers'
- * calls would be mixed. It counts calls and returns, so functions that are left by a switch and may never return
- * do not take part. */
+/* The thread sanitizer keeps one stack of calls for each thread of the operating system, on which it would
+ * mix the fibers' calls. It counts calls and returns. A function that a switch leaves may never return, so
+ * such functions are hidden from it. */
 #define NB_UNSEEN __attribute__((no_sanitize("thread"), noinline))
 #else
 #define NB_UNSEEN
 #endif
 
-/* Zeroed before use. A fiber of zeros that nb_fiber_open has not seen stands for the calling thread and its own
- * stack. */
+/* A fiber. Zero it before use. A zeroed fiber that nb_fiber_open has not seen stands for the calling thread
+ * and its own stack. */
 struct nb_fiber {
-    ucontext_t begin; /* where it runs first */
-    jmp_buf resume;   /* where it goes on */
+    ucontext_t begin; /* its first entry */
+    jmp_buf resume;   /* its later entries */
     void (*run)(void);
-    void *memory; /* its stack; owned */
+    void *memory; /* its own stack */
     int begun;
-    const void *stack; /* what the address sanitizer knows of it */
+    const void *stack; /* the address sanitizer's data about it */
     size_t size;
     void *frames;
 };
 
-/* Gives the fiber a stack of 256 KiB. `run` is called at the first switch to it and never returns: it ends by
- * nb_fiber_leave or sleeps in a switch for ever. Aborts where there is no memory. */
+/* Give the fiber a stack of 256 KiB. The first switch to the fiber calls `run`, which never returns: it ends
+ * by nb_fiber_leave or sleeps in a switch for ever. Abort where memory runs out. */
 void nb_fiber_open(struct nb_fiber *f, void (*run)(void));
 
-/* Frees the stack. The fiber may be asleep anywhere, but does not run. */
+/* Free the stack. The fiber must not run, but may be asleep anywhere. */
 void nb_fiber_close(struct nb_fiber *f);
 
-/* `from`, the one that runs, sleeps until somebody switches to it; `to` goes on. */
+/* Put the running fiber `from` to sleep until another fiber switches to it, and continue `to`. */
 void nb_fiber_switch(struct nb_fiber *from, struct nb_fiber *to);
 
-/* The same for a fiber to which nobody will switch again. */
+/* End the running fiber `from` and continue `to`. Later switches to `from` are forbidden. */
 void nb_fiber_leave(struct nb_fiber *from, struct nb_fiber *to) __attribute__((noreturn));
 
 #endif

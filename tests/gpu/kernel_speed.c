@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Speed of the kernels on the first GPU, as bytes read and written a second and as a fraction of what copying
- * within the device reaches, from 1 MiB to 1 GiB of values; a table on standard output, or JSON.
+ * Measure the kernels on the first GPU, from 1 MiB to 1 GiB of values: bytes read and written a second, and
+ * the fraction of the rate at which the device copies within its memory. Print a table on standard output, or
+ * JSON.
  *
- *     kernel_speed [--json] [--most MIB] [--once MIB]
+ *      kernel_speed [--json] [--most MIB] [--once MIB]
  *
- * With --once every kernel runs once, on BF16 values of that size: for a profiler, which counts the launches.
+ * With --once each kernel runs once, on BF16 values of that size. This serves a profiler, which counts
+ * launches.
  */
 #include <math.h>
 #include <stdio.h>
@@ -19,12 +21,13 @@
 
 #define MOST_SOURCES 7u
 #define ROUNDS 20u
-#define BLOCK ((size_t)8 << 20) /* of values that are made on the host */
+#define BLOCK ((size_t)8 << 20) /* bytes of values that the host makes */
 
 static int json, rows;
 static unsigned warm = 3, rounds = ROUNDS;
 static uint64_t state, list, results, work, values, own, coded[MOST_SOURCES], err, scale, sources;
-static uint64_t work_bytes, most_bytes; /* of values, half of which is between coded[i] and coded[i + 1] */
+static uint64_t work_bytes, most_bytes; /* bytes of values. Half of it lies between coded[i] and coded[i +
+                                           1] */
 static struct nb_gpu_result result;
 
 static struct nb_gpu_desc base(enum nb_gpu_op op, enum nb_dtype type, uint64_t n)
@@ -40,7 +43,7 @@ static struct nb_gpu_desc base(enum nb_gpu_op op, enum nb_dtype type, uint64_t n
                                 .id = 1};
 }
 
-/* Seconds that the descriptor takes. */
+/* Return the seconds that the descriptor takes. */
 static double run(struct nb_gpu_desc *desc)
 {
     struct nb_gpu_launch launch = {state, 0, list, 1};
@@ -80,7 +83,7 @@ static void report(const char *what, size_t mib, double bytes, double seconds, d
     fflush(stdout);
 }
 
-/* Values like gradients: normal, with a scale for each 1024. */
+/* Write values like gradients: normal, with a scale for each 1024. */
 static void fill(uint64_t to, enum nb_dtype type, size_t bytes)
 {
     static uint8_t block[BLOCK];
@@ -166,7 +169,7 @@ static double measure(enum nb_dtype type, size_t mib)
     return copy;
 }
 
-/* Weights after a step of an optimizer: values that move by a thousandth. */
+/* Write weights after a step of an optimizer: values that move by a thousandth. */
 static void step(uint64_t to, enum nb_dtype type, size_t bytes)
 {
     static uint8_t block[BLOCK];
@@ -183,8 +186,8 @@ static void step(uint64_t to, enum nb_dtype type, size_t bytes)
         driver_write(to + at, block, bytes - at < made ? bytes - at : made);
 }
 
-/* Differences of the values to `own`, in which ulp's and delta4's lie one after the other: coded bytes,
- * memory for coding, what they are decoded to. */
+/* Measure codecs `ulp` and `delta4`, which encode differences of the values to `own`. The coded bytes, memory
+ * for coding and the decoded values lie one after the other in it. */
 static void measure_differences(enum nb_dtype type, size_t mib, double copy)
 {
     const size_t bytes = mib << 20, room = most_bytes + most_bytes / 8;
@@ -221,7 +224,7 @@ static void measure_differences(enum nb_dtype type, size_t mib, double copy)
     }
 }
 
-/* Sums of plain values; they are whatever lies there. */
+/* Measure sums of plain values. The memory's content is arbitrary. */
 static void measure_exact(enum nb_dtype type, size_t mib, double copy)
 {
     static const ncclDataType_t types[] = {
@@ -246,8 +249,8 @@ static void measure_exact(enum nb_dtype type, size_t mib, double copy)
     report(what, mib, 5.0 * (double)bytes, run(&d), copy);
 }
 
-/* Looks at few of the values, as plugin/policy asks for: what counts is the time. The bytes are those looked
- * at. */
+/* Measure looks at few of the values, as plugin/policy asks for them. The time counts. The row's bytes are
+ * the bytes that the kernel looks at. */
 static void measure_looks(enum nb_dtype type, size_t mib, double copy)
 {
     const size_t bytes = mib << 20, size = nb_dtype_size(type);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the model's host threads call: contexts and their locks, waits for the GPU, launches; see model.h. */
+/* Calls of the model's host threads: contexts and their locks, waits for the GPU, launches. See model.h. */
 #include "model_inside.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static struct model_thread *context_lock[MODEL_GPUS]; /* who holds that of the GPU's context */
-static uint64_t tickets[MODEL_GPUS];                  /* of who came for it, in order (A12) */
+static struct model_thread *context_lock[MODEL_GPUS]; /* the holder of the lock of each GPU's context */
+static uint64_t tickets[MODEL_GPUS];                  /* last ticket of the lock's callers, in order (A12) */
 static struct line {
-    uint64_t ticket[128]; /* of who waits */
+    uint64_t ticket[128]; /* tickets of the waiting threads */
     unsigned n;
 } lines[MODEL_GPUS];
-static unsigned forbidden; /* driver calls of threads that serve */
+static unsigned forbidden; /* driver calls of serving threads */
 static const char *forbidden_first;
 
 void model_calls_open(void)
@@ -35,7 +35,7 @@ void model_current(int gpu)
     c->gpu[0] = gpu;
 }
 
-struct place { /* in a lock's line */
+struct place { /* a place in a lock's line */
     int gpu;
     uint64_t ticket;
 };
@@ -109,7 +109,7 @@ void model_call(const char *name, int takes_lock)
     }
 }
 
-struct wanted { /* all that was submitted before */
+struct wanted { /* everything that was submitted earlier */
     int gpu;
     uint64_t before;
 };

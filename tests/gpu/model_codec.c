@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The codec kernel as the model sees it: the GPU's side of the ring (kernels/kernels.h), and how long that takes.
- * Values are not touched. Its first block takes over all published descriptors in a round, or `model_carries` at most.
+ * The codec kernel as the model sees it: the GPU's side of the ring (kernels/kernels.h), and its time. The
+ * model does not touch values. Its first block takes over all published descriptors in a round, or at most
+ * `model_carries`.
  *
- * A round: two round trips over PCIe one after the other (what is published; the descriptors) and fences.
+ * A round is two round trips over PCIe one after the other, for the published count and for the descriptors,
+ * and fences.
  */
 #include "model_inside.h"
 
@@ -16,10 +18,10 @@
 unsigned model_carries;
 
 static struct ring {
-    uint64_t state; /* address: what tells them apart */
+    uint64_t state; /* address that tells kernels apart */
     uint64_t launches, carried;
     struct op *runs;
-    int64_t next; /* the round under way ends; 0: none is */
+    int64_t next; /* end of the current round, 0: idle */
     unsigned taken;
 } rings[RINGS];
 
@@ -113,7 +115,7 @@ int model_codec_step(struct op *op, int64_t *next)
     published = __atomic_load_n(&ring->published, __ATOMIC_ACQUIRE);
     if (stops > k && r->carried >= ring->stop[k % NB_GPU_STOPS]) {
         if (op->placed < op->left)
-            return 0; /* its last blocks have still to come */
+            return 0; /* its last blocks are still to come */
         r->launches++;
         r->runs = NULL;
         __atomic_store_n(&ring->ended, r->launches, __ATOMIC_RELEASE);

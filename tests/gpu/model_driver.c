@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The driver's table over the model. What each call takes is in the table below; see model.h for the sources.
+ * The driver's table over the model. The table below has the time of each call. See model.h for the sources.
  * Calls work for the context that the thread has made current.
  */
 #include "model_inside.h"
@@ -14,14 +14,14 @@
 #define KERNEL ((nb_cu_function)0x3456)
 #define MEMORY ((size_t)80 << 30)
 
-/* The codec kernel on a multiprocessor: kernels.h, and the compiler's report for sm_90. */
+/* Resources of the codec kernel on a multiprocessor: kernels.h, and the compiler's report for sm_90. */
 #define CODEC_REGISTERS 128u
 #define CODEC_SHARED 47924u
 
 unsigned model_fails;
 
 enum takes {
-    NOTHING, /* of the GPU's: calls about the thread, or a library's */
+    NOTHING, /* leaves the GPU alone: calls about the thread, or a library's */
     LOCK,    /* the context's lock, for a moment */
     DRAIN,   /* ... and until the GPU is idle */
 };
@@ -171,7 +171,7 @@ static nb_cu_result mStreamCreateWithPriority(nb_cu_stream *stream, unsigned fla
 
 static nb_cu_result mStreamDestroy_v2(nb_cu_stream stream)
 {
-    (void)stream; /* what is in it goes on */
+    (void)stream; /* its work goes on */
     called("cuStreamDestroy", LOCK);
     return 0;
 }
@@ -253,7 +253,7 @@ static nb_cu_result mLaunchKernelEx(const struct nb_cu_launch_config *config, nb
 
 static nb_cu_result mMemsetD8Async(nb_cu_ptr at, unsigned char v, size_t n, nb_cu_stream stream)
 {
-    (void)at; /* GPU memory, in which the model keeps nothing */
+    (void)at; /* GPU memory, which the model does not use */
     (void)v;
     (void)n;
     called("cuMemsetD8Async", LOCK);
@@ -408,7 +408,7 @@ static nb_cu_result mPointerGetAttribute(void *out, int attribute, nb_cu_ptr at)
 {
     called("cuPointerGetAttribute", LOCK);
     if (attribute == NB_CU_POINTER_MEMORY_TYPE)
-        *(unsigned *)out = 1; /* the job's memory is the CPU's, pinned */
+        *(unsigned *)out = 1; /* the job's memory belongs to the CPU and is pinned */
     else
         *(nb_cu_ptr *)out = at;
     return 0;

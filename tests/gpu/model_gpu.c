@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams, hardware queues and multiprocessors of the model; model.h has what is taken for granted. */
+/* Streams, hardware queues and multiprocessors of the model. model.h has the assumptions. */
 #include "model_inside.h"
 
 #include <stdlib.h>
@@ -19,8 +19,8 @@ struct sm {
 
 struct gpu {
     struct op *head[QUEUES], **tail[QUEUES];
-    struct op *running, **running_tail; /* kernels that have left their queues, in that order */
-    struct op *oldest, *newest;         /* all that is submitted and not done */
+    struct op *running, **running_tail; /* kernels in the order in which they left their queues */
+    struct op *oldest, *newest;         /* all submitted operations that are not done */
     struct sm sm[SMS];
     unsigned next_queue;
     struct stream *legacy;
@@ -31,7 +31,7 @@ static struct gpu gpus[MODEL_GPUS];
 static uint64_t number;
 static struct keep {
     struct keep *next;
-} * kept; /* streams, events and graphs: freed at the end */
+} * kept; /* streams, events and graphs, freed at the end */
 
 void *model_keep(size_t bytes)
 {
@@ -194,7 +194,7 @@ void model_put(struct stream *s, struct op *op)
     model_queue(op, s->queue);
 }
 
-/* ---- What holds an operation up ------------------------------------------------------------------------ */
+/* ---- Causes that hold an operation up ------------------------------------------------------------------ */
 
 static unsigned undone(const struct op *op, const void **out, unsigned most)
 {
@@ -313,7 +313,7 @@ static void finish(struct op *op)
     else
         g->newest = op->older;
     const int moved =
-        op->kernel && !op->kernel->aside; /* nor a codec kernel's, which may come and go for ever */
+        op->kernel && !op->kernel->aside; /* and not a codec kernel's, which may come and go for ever */
 
     if (op->kernel) {
         op->kernel->over = 1;
@@ -343,7 +343,7 @@ static void release(struct op *op)
     op->placed = 0;
 }
 
-/* As many blocks as find room, each on the multiprocessor with the most free threads. */
+/* Place as many blocks as find room, each on the multiprocessor with the most free threads. */
 static int place(struct op *op)
 {
     const struct model_kernel *k = kernel_of(op);
@@ -371,7 +371,7 @@ static int place(struct op *op)
     return any;
 }
 
-/* One step of a kernel that runs; 1: something happened. */
+/* Do one step of a running kernel. Return 1 when something happened. */
 static int step_kernel(struct op *op, int may_place)
 {
     const struct model_kernel *k = kernel_of(op);
@@ -406,7 +406,7 @@ static int step_running(struct gpu *g)
 {
     int any = 0, full_at = INT32_MIN; /* kernels of this priority or a lower one find no room */
 
-    for (int pass = 1; pass >= 0; pass--) { /* those of high priority first */
+    for (int pass = 1; pass >= 0; pass--) { /* high priority first */
         for (struct op **link = &g->running, *op; (op = *link);) {
             int what;
             if ((op->stream->priority < 0) != pass) {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events of the model, and graphs: capturing streams and replaying what they did; see model.h. */
+/* Events of the model, and graphs: capture streams and replay their work. See model.h. */
 #include "model_inside.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct node { /* of a graph */
+struct node { /* a node of a graph */
     struct op op;
     struct stream *stream;
-    int before, event; /* nodes; -1: none */
+    int before, event; /* nodes, -1: none */
 };
 
 struct model_graph {
@@ -16,7 +16,7 @@ struct model_graph {
     int n, cap;
     struct stream *origin;
     struct stream *member[16];
-    int last[16]; /* last node of each member, -1 */
+    int last[16]; /* last node of each member, or -1 */
     int members;
 };
 
@@ -102,7 +102,8 @@ struct model_graph *model_capture_end(nb_cu_stream stream)
     struct model_graph *g = ((struct stream *)stream)->capture;
     char joined[16] = {1};
 
-    for (int i = g->n - 1; i >= 0; i--) { /* backwards: what the origin waits for, and what that waits for */
+    for (int i = g->n - 1; i >= 0; i--) { /* backwards: the nodes for which the origin waits, and the nodes
+                                             for which these wait */
         const int m = member(g, g->node[i].stream);
         if (joined[m] && g->node[i].event >= 0)
             joined[member(g, g->node[g->node[i].event].stream)] = 1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Host threads of the model (model.h): fibers (fiber.h), so that a run is the same each time, and a stack can be
- * given up where it waits for ever. Programs are linked with --wrap for the functions below,
- * so that the plugin's own mutexes, threads and naps are the model's while a thread of the model runs.
+ * Host threads of the model (model.h). They are fibers (fiber.h), so that a run repeats exactly, and a stack
+ * can be given up where it waits for ever. Programs are linked with --wrap for the functions below, so that
+ * the plugin uses the model's mutexes, threads and sleeps while a thread of the model runs.
  */
 #include "model_inside.h"
 
@@ -26,9 +26,9 @@ struct model_thread {
     struct nb_fiber fiber;
     void (*main)(void *);
     void *argument;
-    void *(*posix)(void *); /* of pthread_create */
+    void *(*posix)(void *); /* entry of a thread of pthread_create */
     int done;
-    int64_t until; /* asleep until then; INT64_MAX: only `ready` ends it */
+    int64_t until; /* asleep until then, INT64_MAX: only `ready` ends the wait */
     int (*ready)(void *);
     void *ready_argument;
     const void *who;
@@ -412,7 +412,7 @@ const char *model_run(void)
     }
 }
 
-/* ---- What programs are linked with (--wrap) ------------------------------------------------------------ */
+/* ---- Functions with which programs are linked (--wrap) ------------------------------------------------- */
 
 int __real_pthread_mutex_lock(pthread_mutex_t *m);
 int __real_pthread_mutex_trylock(pthread_mutex_t *m);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu-check's launching experiments (tools/gpu-check/launches.c) over the model of the driver, for --dry: the same program,
- * but its table of driver calls, its threads and its clock are the model's. What it says is what the model takes for granted
- * (model.h); the environment makes the contrary of some of it: NB_MODEL_RECORDS_BLOCK (A3), NB_MODEL_FREE (A7: what frees
- * waits for nothing), NB_MODEL_UNLOCKED (A6: a load holds no lock), NB_MODEL_UNFAIR (A12).
+ * Run gpu-check's launching experiments (tools/gpu-check/launches.c) over the model of the driver, for --dry.
+ * The program is the same, but its table of driver calls, its threads and its clock belong to the model. Its
+ * output repeats the model's assumptions (model.h). The environment reverses some of them:
+ * NB_MODEL_RECORDS_BLOCK (A3), NB_MODEL_FREE (A7: freeing waits for no work), NB_MODEL_UNLOCKED (A6: a load
+ * holds no lock), NB_MODEL_UNFAIR (A12).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 #include "model_program.h"
 #include "tools/gpu-check/experiment.h"
 
-#undef main /* that of the other files is experiments_main */
+#undef main /* the main of the other files is experiments_main */
 
 struct nb_cu nb_cu;
 const unsigned char nb_launch_image[1] = {0};
@@ -30,12 +31,12 @@ static struct kind {
 } kinds[NLATE + NB_LATE] = {{"nb_hold", {0}},      {"nb_mark", {0}},     {"nb_fill", {0}},
                             {"nb_operation", {0}}, {"nb_resident", {0}}, {"nb_codec", {0}}};
 
-struct run { /* a launch, or all replays of a captured one */
+struct run { /* a launch, or all replays of a captured launch */
     struct model_kernel kernel;
-    uint64_t limit; /* its arguments behind the board's */
+    uint64_t limit; /* its arguments after the board's */
     unsigned lane, number;
     uint32_t *counter;
-    int64_t begun; /* 0: not yet */
+    int64_t begun; /* 0: waiting */
     uint32_t first, window;
 };
 
@@ -110,7 +111,7 @@ static int is_done(void *run)
     case CODEC: done = codec_done(r); break;
     default: board->marks = 1;
     }
-    if (done) /* it may be replayed */
+    if (done) /* a replay may follow */
         r->begun = r->window = 0;
     return done;
 }
@@ -157,10 +158,10 @@ static int xModuleGetFunction(CUfunction *f, CUmodule m, const char *name)
         *f = (CUfunction)(void *)k;
         return 0;
     }
-    return 500; /* not found */
+    return 500; /* "not found" */
 }
 
-/* Memory is the run's: experiments leave it to the end of the process. */
+/* The run owns the memory: experiments leave it to the end of the process. */
 static int xMemHostAlloc(void **p, size_t bytes, unsigned flags)
 {
     (void)flags;
@@ -282,7 +283,8 @@ static int xEventRecord(CUevent e, CUstream s)
     struct timed_event *t = (struct timed_event *)(void *)e;
     struct stream *on = (struct stream *)(void *)s;
 
-    if (!(t->flags & NB_CU_EVENT_DISABLE_TIMING)) /* the GPU writes down when: it stands in the queue */
+    if (!(t->flags & NB_CU_EVENT_DISABLE_TIMING)) /* the GPU writes the time, so the event stands in the
+                                                     queue */
         model_put(on, model_new_op(on, OP_RECORD));
     return model_driver.EventRecord(t->event, s);
 }
@@ -396,7 +398,7 @@ int main(int argc, char **argv)
                                             .records_block = getenv("NB_MODEL_RECORDS_BLOCK") != NULL,
                                             .patience = 60 * MODEL_SECOND};
 
-    if (argc < 2) /* the parent, which calls no driver */
+    if (argc < 2) /* the parent, which never calls the driver */
         return experiments_main(argc, argv);
     unlocked = getenv("NB_MODEL_UNLOCKED") != NULL;
     free_frees = getenv("NB_MODEL_FREE") != NULL;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernel_speed and ring_speed over the model of the driver (model.h), for gpu-check's --dry: the same programs; the driver
- * that they call, their clock and the codec kernel of the ring are the model's. Kernels of lists take a time
- * that grows with their values, less than copying does, and change nothing.
+ * Run kernel_speed and ring_speed over the model of the driver (model.h), for gpu-check's --dry. The programs
+ * are the same, but the driver, the clock and the codec kernel of the ring belong to the model. Kernels of
+ * lists take a time that grows with their values, less than copying takes, and change no memory.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +13,12 @@
 #include "model_inside.h"
 #include "model_program.h"
 
-#undef main /* that of the other files is speed_main */
+#undef main /* the main of the other files is speed_main */
 
 #define BYTES_PER_NS 4000.0 /* read and written */
 #define TILE ((size_t)4 << 20)
 
-static double busy_ns; /* of kernels of lists and copies, since driver_start */
+static double busy_ns; /* time of kernels of lists and of copies since driver_start */
 
 int driver_open(void)
 {
@@ -42,14 +42,14 @@ int driver_major(void)
     return 9;
 }
 
-/* A large one shows the same few pages again and again: what is in it does not matter. */
+/* Allocate memory. A large buffer shows the same few pages again and again: its content does not matter. */
 static void *get(size_t bytes)
 {
     const size_t whole = (bytes + TILE - 1) / TILE * TILE;
     char *p;
     int fd;
 
-    if (bytes <= TILE) /* aligned as the driver's */
+    if (bytes <= TILE) /* aligned as the driver aligns */
         return (void *)(((uintptr_t)model_keep(bytes + 256) + 255) & ~(uintptr_t)255);
     fd = memfd_create("tile", 0);
     if (fd < 0 || ftruncate(fd, (off_t)TILE))

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Speed of the resident kernel on the first GPU: descriptors through the ring in pinned memory, as the plugin
- * hands them over, in pieces of 128 KiB to 4 MiB, with the number of blocks that the plugin launches and with
- * others.
+ * Measure the resident kernel on the first GPU: descriptors through the ring in pinned memory, as the plugin
+ * hands them over, in pieces of 128 KiB to 4 MiB, with the plugin's number of blocks and with other numbers.
  *
- *     ring_speed [--json] [--seconds S]     S a row, default 0.03
+ *      ring_speed [--json] [--seconds S]     S a row, default 0.03
  *
- * Rates count the bytes of values, not the coded ones. `depth` descriptors are in the ring at once; with a
- * depth of 1 the time is what one takes from being published to being seen finished.
+ * Rates count the bytes of the uncoded values. `depth` descriptors are in the ring at once. With a depth of 1
+ * the time is the time of one descriptor from its publication until the CPU sees it finished.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,12 +28,12 @@ struct host {
     struct nb_gpu_result result[SLOTS];
 };
 
-enum place { DEVICE, WIRE, ALL }; /* what lies in pinned memory: nothing, coded bytes, values too */
+enum place { DEVICE, WIRE, ALL }; /* in pinned memory: no data, the coded bytes, the values too */
 static const char *const places[] = {"device", "coded bytes pinned", "all pinned"};
 
 static struct host *host;
 static uint64_t state, published, tickets, launches, work, work_bytes, scratch, err, scale, lists;
-static uint64_t values[2], out[2], coded[2]; /* in GPU memory, pinned; SLOTS pieces each */
+static uint64_t values[2], out[2], coded[2]; /* in GPU memory, pinned. SLOTS pieces each */
 static struct nb_gpu_source sources[SLOTS][SOURCES];
 static int json, rows;
 static double least = 0.03;
@@ -46,7 +45,7 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* The descriptor of piece i of BF16 values. */
+/* Return the descriptor of piece i of BF16 values. */
 static struct nb_gpu_desc piece_of(enum nb_gpu_op op, unsigned mode, unsigned nsources, size_t piece,
                                    enum place place, unsigned i)
 {
@@ -89,7 +88,7 @@ static struct nb_gpu_desc piece_of(enum nb_gpu_op op, unsigned mode, unsigned ns
         if (op == NB_GPU_ULP_DECODE) {
             d.n = piece;
             d.ref = out[0] + at;
-            d.dst = values[0] + at; /* which is what it is decoded to */
+            d.dst = values[0] + at; /* the decoded values */
         } else if (op == NB_GPU_REDUCE) {
             d.own = d.src;
         }
@@ -174,7 +173,7 @@ static void row(const char *what, enum place place, size_t piece, unsigned block
     fflush(stdout);
 }
 
-/* One row: descriptors of one kind, `depth` of them in the ring. */
+/* Measure one row: descriptors of one kind, `depth` of them in the ring. */
 static void measure(const char *what, enum nb_gpu_op op, unsigned mode, unsigned nsources, size_t piece,
                     enum place place, unsigned blocks, unsigned depth)
 {
@@ -191,7 +190,7 @@ static void measure(const char *what, enum nb_gpu_op op, unsigned mode, unsigned
         }
     }
     begin(blocks);
-    /* Slots and pieces have the same number. */
+    /* slots and pieces have the same number */
     const uint64_t warm = published + SLOTS;
     while (published < warm) {
         if (published >= depth)
@@ -224,7 +223,7 @@ static void measure(const char *what, enum nb_gpu_op op, unsigned mode, unsigned
     end_launch();
 }
 
-/* Coded pieces, from which `sources` is made. */
+/* Make coded pieces, which serve as `sources`. */
 static void code(enum nb_gpu_op op, size_t piece, enum place place)
 {
     begin(34);
@@ -246,7 +245,7 @@ static void code(enum nb_gpu_op op, size_t piece, enum place place)
     driver_write(lists, sources, sizeof(sources));
 }
 
-/* Values like gradients; and the same, a little different, where differences are taken from. */
+/* Write values like gradients, and slightly different copies, from which differences are taken. */
 static void fill(void)
 {
     const size_t bytes = SLOTS * MOST_PIECE;

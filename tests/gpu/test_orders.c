@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Orders of driver calls that deadlock, and those that do not, each in the model (model.h): what a review
- * predicted of the GPU path before its first contact with a GPU (F1 to F10), what that contact showed (H1 in
- * docs/results/2026-11-22-gpu-h100.md), and the order of calls that the plugin has instead. Here the calls are
- * played by a few lines each; test_model_job runs the plugin's own code over the same model.
+ * Orders of driver calls that deadlock, and orders that do not, each in the model (model.h). A review
+ * predicted F1 to F10 before the GPU path met a GPU. That first contact showed H1
+ * (docs/results/2026-11-22-gpu-h100.md). The test also runs the order of calls that the plugin uses instead.
+ * A few lines play the calls of each case. test_model_job runs the plugin's own code over the same model.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -24,14 +24,14 @@
         } \
     } while (0)
 
-/* One collective on one rank: NCCL's kernel, the codec kernel beside it, and what connects them. */
+/* One collective on one rank: NCCL's kernel, the codec kernel beside it, and the state that connects them. */
 struct side {
     struct model_kernel nccl, codec;
     uint32_t mark;
-    int told;    /* the codec kernel to end */
-    int windows; /* served so far, of WINDOWS */
+    int told;    /* the codec kernel must end */
+    int windows; /* windows served so far, of WINDOWS */
     int served, aborted;
-    struct side *other; /* of the other rank; NULL: a peer that is elsewhere and comes at `peer_ns` */
+    struct side *other; /* the other rank's side, NULL: a peer elsewhere that comes at `peer_ns` */
     int64_t peer_ns;
     const void *nccl_waits[4], *codec_waits[4];
     nb_cu_event forked, ended;
@@ -42,10 +42,10 @@ static struct {
     unsigned comms;
     nb_cu_stream ours[RANKS][COMMS], nccl[RANKS][COMMS], marks[RANKS][COMMS];
     int closing, over;
-    int asks;     /* the engine asks the driver what memory is, before it serves */
-    int no_limit; /* a codec kernel ends only when no window is open */
-    int blind;    /* the engine cannot see marks: NCCL's kernel has ended when its windows have */
-    struct model_thread *server; /* who hands windows over: the engine */
+    int asks;                    /* the engine asks the driver about memory before it serves */
+    int no_limit;                /* a codec kernel ends only when no window is open */
+    int blind;                   /* the engine cannot see marks: for it NCCL's kernel ends with its windows */
+    struct model_thread *server; /* the thread that hands windows over: the engine */
 } job;
 
 static int peer_is_there(const struct side *s)
@@ -53,7 +53,7 @@ static int peer_is_there(const struct side *s)
     return s->other ? s->other->nccl.begun : model_now() >= s->peer_ns;
 }
 
-/* Notes besides what it waits for. */
+/* Return 1 when NCCL's kernel is done. Also note the kernel's waits for the watchdog. */
 static int nccl_done(void *argument)
 {
     struct side *s = argument;
@@ -102,7 +102,8 @@ static void engine_main(void *argument)
     }
 }
 
-/* What NCCL 2.28 needs: up to 640 threads, all registers of a multiprocessor; of ours see model_driver.c. */
+/* NCCL 2.28 needs up to 640 threads and all registers of a multiprocessor. For the codec kernel see
+ * model_driver.c. */
 static void make_side(struct side *s, unsigned channels, unsigned blocks)
 {
     memset(s, 0, sizeof(*s));
@@ -147,7 +148,7 @@ static void open_job(const struct model_settings *settings, unsigned comms, unsi
     }
 }
 
-/* The other rank's side takes part too. */
+/* Make the other rank's side take part too. */
 static void two_ranks(unsigned c)
 {
     for (int r = 0; r < RANKS; r++)
@@ -156,7 +157,7 @@ static void two_ranks(unsigned c)
 
 enum { BEFORE = 1, MARK = 2, OWN_MARK = 4, JOIN = 8, NO_CODEC = 16 };
 
-/* NCCL launches, and the codec kernel with it, in the order that `how` says. */
+/* Launch NCCL's kernel and the codec kernel, in the order that `how` says. */
 static void launch(int r, unsigned c, int how)
 {
     struct side *s = &job.side[r][c];
@@ -172,7 +173,7 @@ static void launch(int r, unsigned c, int how)
     if (how & BEFORE)
         model_launch(ours, &s->codec);
     model_launch(nccl, &s->nccl);
-    if (how & OWN_MARK) { /* before the codec kernel is there, which ends only by it */
+    if (how & OWN_MARK) { /* before the codec kernel, which ends only by it */
         nb_cu_event behind = model_event();
         model_record(behind, nccl);
         model_stream_waits(job.marks[r][c], behind);
@@ -230,7 +231,7 @@ static struct model_thread *start(void (*main)(void *), void *argument, const ch
     return t;
 }
 
-/* Run, and compare with what is expected: words that the circle has, or NULL. */
+/* Run, and compare with the expected outcome: words of the circle, or NULL. */
 static void outcome(const char *what, const char *expected, const char *more)
 {
     const char *said = model_run();
@@ -287,7 +288,7 @@ static void launched_before(void)
     }
 }
 
-/* Between NCCL's launch and ours another thread of the job loads a kernel. */
+/* Load a kernel on another thread of the job between NCCL's launch and the plugin's. */
 static void loads_between(void *argument)
 {
     (void)argument;
@@ -312,7 +313,7 @@ static void two_threads(void)
     }
 }
 
-/* F3: ncclCommAbort while the peer does not come: it waits for its stream, then stops the proxy. */
+/* F3: ncclCommAbort while the peer is away: it waits for its stream, then stops the proxy. */
 static void aborts(void *argument)
 {
     (void)argument;
@@ -344,7 +345,7 @@ static void abort_late(void)
     CHECK(took < 10 * MODEL_MS);
 }
 
-/* F4: what a mark and a join in NCCL's stream do to what is launched after them. */
+/* F4: the effect of a mark and a join in NCCL's stream on later launches. */
 static int64_t overlap(unsigned queues, int how)
 {
     const struct model_settings s = {.seed = 5, .queues = queues, .eager = 1};
@@ -427,7 +428,7 @@ static void no_room(unsigned blocks, const char *what, const char *expected)
     outcome(what, expected, "room");
 }
 
-/* F9: a lock of the process's is held while a kernel is launched; two GPUs of one process. */
+/* F9: a lock of the process is held during a launch, with two GPUs in one process. */
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static int held;
 
@@ -482,7 +483,7 @@ static void locked_list(void)
     }
 }
 
-/* F10: the driver loads code for its first memset, behind NCCL's kernel, before NCCL hands over to its proxy. */
+/* F10: the driver loads code for its first memset, behind NCCL's kernel, before NCCL calls its proxy. */
 static int posted;
 
 static int posted_and_served(void *argument)
@@ -529,7 +530,8 @@ static void memset_loads(void)
     }
 }
 
-/* Graphs: the codec branch before or behind NCCL's; with one queue the join stands before what it waits for. */
+/* Graphs: the codec branch before or behind NCCL's. With one queue the join stands before the work for which
+ * it waits. */
 static void replays(void *argument)
 {
     struct side *s = &job.side[0][0];
