@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A logger for tests that remembers what it was given. One C file a program includes this. */
+/* A logger for tests that remembers its lines. One C file of a program includes this. */
 #ifndef NIBBLE_TESTS_CAPTURE_H
 #define NIBBLE_TESTS_CAPTURE_H
 
@@ -45,7 +45,7 @@ static inline void capture_reset(void)
     pthread_mutex_unlock(&capture_lock);
 }
 
-/* Warnings since capture_reset, while others may log. */
+/* Return the number of warnings since capture_reset. Other threads may log meanwhile. */
 static inline int capture_warned(void)
 {
     pthread_mutex_lock(&capture_lock);
@@ -54,7 +54,7 @@ static inline int capture_warned(void)
     return n;
 }
 
-/* 1 when the captured lines contain `part`. */
+/* Return 1 when the captured lines contain `part`. */
 static inline int capture_has(const char *part)
 {
     pthread_mutex_lock(&capture_lock);

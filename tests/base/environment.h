@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the caller's environment must not decide, and what it tells the tests. */
+/* Shield the tests from settings in the caller's environment, and read the variables that "make check"
+ * sets. */
 #ifndef NIBBLE_TESTS_ENVIRONMENT_H
 #define NIBBLE_TESTS_ENVIRONMENT_H
 
@@ -7,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Unset all settings: a program calls this first. */
+/* Unset all settings. A program calls this first. */
 static inline void environment_clear(void)
 {
     extern char **environ;
@@ -23,7 +24,8 @@ static inline void environment_clear(void)
     }
 }
 
-/* The plugin that was built: "make check" names the file; by hand, a test runs in the build folder. */
+/* Return the path of the built plugin. "make check" names the file. Started by hand, a test runs in the build
+ * folder. */
 static inline const char *environment_plugin(void)
 {
     const char *path = getenv("NB_PLUGIN");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Time. */
+/* Clocks. */
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NIBBLE_REQUIRE: what it may say, what of it is met, and that the first unmet demand is told once. */
+/* NIBBLE_REQUIRE: its words, which demands are met, and that the log names the first unmet demand once. */
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 static struct nb_params params;
 static struct nb_context ctx;
-static FILE *aside; /* what goes to stderr */
+static FILE *aside; /* the program's real stderr, set aside during a test */
 static int stderr_fd;
 
 static void setup(void)
@@ -74,7 +74,7 @@ END_TEST
 START_TEST(an_unmet_demand_is_told_once_and_also_to_stderr)
 {
     nb_demand_fails(&ctx, NB_DEMAND_COLLNET, "a reason");
-    ck_assert(!nb_demand_unmet(&ctx)); /* nobody demands it */
+    ck_assert(!nb_demand_unmet(&ctx)); /* not in NIBBLE_REQUIRE */
     ck_assert_int_eq(capture_warnings, 0);
     params.require = "collnet";
     nb_demand_fails(&ctx, NB_DEMAND_COLLNET, "a reason");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Log lines: through which function, how long, with which beginning. */
+/* Log lines: the function that gets them, their length, their beginning. */
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ START_TEST(log_goes_through_the_given_function)
     ck_assert_int_eq(seen.line, line);
     ck_assert_str_eq(seen.file, __FILE__);
     ck_assert_str_eq(seen.text, "NET/nibble : lost 10.0.0.1<5> after 3 %");
-    NB_INFO(NCCL_INIT | NCCL_NET, "%s", "100%s %n"); /* text with percent signs is only text */
+    NB_INFO(NCCL_INIT | NCCL_NET, "%s", "100%s %n"); /* percent signs are plain text */
     ck_assert_int_eq(seen.level, NCCL_LOG_INFO);
     ck_assert_uint_eq(seen.flags, NCCL_INIT | NCCL_NET);
     ck_assert_str_eq(seen.text, "NET/nibble : 100%s %n");
@@ -96,7 +96,7 @@ START_TEST(log_begins_with_the_label)
     ck_assert_ptr_null(nb_log_label(label));
     NB_WARN("lost");
     ck_assert_str_eq(seen.text, "NET/nibble : node 7: lost");
-    label[0] = 0; /* as a context without one */
+    label[0] = 0; /* like a context without a label */
     NB_WARN("lost");
     ck_assert_str_eq(seen.text, "NET/nibble : lost");
     ck_assert_ptr_eq(nb_log_label(NULL), label);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings: what is taken, what is refused and how, the hash, and the texts made from the table. */
+/* Settings: accepted and refused values, the errors of refusals, the hash, and the texts made from the
+ * table. */
 #include <errno.h>
 #include <locale.h>
 #include <stdio.h>
@@ -12,7 +13,7 @@
 #include "tests/base/environment.h"
 #include "tests/suite.h"
 
-/* The settings that the last successful load gave. */
+/* The settings of the last successful load. */
 static const struct nb_params *params;
 
 static void drop(void)
@@ -27,7 +28,8 @@ static int load(void)
     return nb_params_read(&params);
 }
 
-/* Loads with NAME=value alone (name NULL: with nothing); the result of the load. */
+/* Load with NAME=value alone, or with an empty environment where name is NULL. Return the result of the
+ * load. */
 static int load_with(const char *name, const char *value)
 {
     if (name)
@@ -45,7 +47,7 @@ static void must_take(const char *name, const char *value)
     ck_assert_int_eq(capture_warnings, 0);
 }
 
-/* Refused with exactly one line, which names variable and value and `expected`. */
+/* Require that the load fails with exactly one line, which names the variable, the value and `expected`. */
 static void must_refuse(const char *name, const char *value, const char *expected)
 {
     char part[256];
@@ -85,11 +87,11 @@ START_TEST(integers_are_strict)
     must_take("NIBBLE_MIN_BYTES", "9223372036854775807");
     ck_assert(params->min_bytes == INT64_MAX);
     drop();
-    must_take("NIBBLE_MIN_BYTES", "77"); /* of each kind of operation */
+    must_take("NIBBLE_MIN_BYTES", "77"); /* for each kind of operation */
     ck_assert(params->rs_min_bytes == 77 && params->ar_min_bytes == 77 && params->ag_min_bytes == 77 &&
               params->tuner_min_bytes == 77);
     drop();
-    must_take("NIBBLE_CREDITS", ""); /* as good as unset */
+    must_take("NIBBLE_CREDITS", ""); /* empty means unset */
     ck_assert_int_eq(params->credits, 48);
     drop();
 
@@ -127,7 +129,7 @@ START_TEST(reals_do_not_depend_on_the_locale)
     for (size_t i = 0; i < 4 && !set; i++)
         set = setlocale(LC_ALL, with_comma[i]);
     if (!set)
-        return; /* none is installed; the strings above cover the C locale */
+        return; /* without such a locale the strings above cover the C locale */
     must_take("NIBBLE_FALLBACK_NMSE", "0.5");
     ck_assert_double_eq(params->fallback_nmse, 0.5);
     char text[64];
@@ -164,7 +166,7 @@ START_TEST(words_are_strict)
 }
 END_TEST
 
-/* Of every enumerated setting, by its own name. */
+/* Every word of every enumerated setting sets the number of that name. */
 START_TEST(every_word_has_its_number)
 {
     size_t words = 0;
@@ -199,7 +201,7 @@ START_TEST(unknown_names_are_refused_with_a_proposal)
     ck_assert(capture_has("NIBBLE_TCP_STREAM (did you mean NIBBLE_TCP_STREAMS?)"));
     ck_assert_int_eq(load_with("NIBBLE_WARMUP", "5"), -EINVAL);
     ck_assert(capture_has("NIBBLE_WARMUP (did you mean NIBBLE_WARMUP_STEPS?)"));
-    must_take("NIBBLER", "1"); /* not ours */
+    must_take("NIBBLER", "1"); /* another program's variable */
 }
 END_TEST
 
@@ -207,7 +209,7 @@ START_TEST(names_that_are_near_no_setting_are_told_and_ignored)
 {
     char longest[200] = "NIBBLE_";
     memset(longest + 7, 'X', sizeof(longest) - 8);
-    /* The last three are what Kubernetes makes of services named nibble, nibble-train and nibble-net. */
+    /* Kubernetes makes the last three for services named nibble, nibble-train and nibble-net. */
     const char *const names[] = {"NIBBLE_",
                                  longest,
                                  "NIBBLE_HOME",
@@ -224,7 +226,7 @@ START_TEST(names_that_are_near_no_setting_are_told_and_ignored)
 }
 END_TEST
 
-/* Job scripts outlive settings: NIBBLE_REQUIRE=settings, the default, does not stop them. */
+/* Job scripts outlive settings. NIBBLE_REQUIRE=settings, the default, lets them run. */
 START_TEST(removed_settings_are_told_and_ignored)
 {
     static const char *const values[] = {"8", "0", "-1", "words"};
@@ -273,7 +275,7 @@ START_TEST(every_bad_value_is_told_and_a_failed_load_is_tried_again)
     setenv("NIBBLE_WHAT", "on", 1);
     ck_assert_int_eq(load(), -EINVAL);
     ck_assert_int_eq(capture_warnings, 3);
-    ck_assert_ptr_null(params); /* nothing of a failed load is in force */
+    ck_assert_ptr_null(params); /* a failed load sets no parameter */
     unsetenv("NIBBLE_RS");
     unsetenv("NIBBLE_ENABLE");
     unsetenv("NIBBLE_WHAT");
@@ -338,18 +340,18 @@ START_TEST(hash_covers_what_nodes_must_agree_on)
     uint64_t plain = hash_with(NULL, NULL);
     ck_assert(hash_with("NIBBLE_RS", "auto") == plain); /* the default, spelt out */
     ck_assert(hash_with("NIBBLE_UNIT_BYTES", "0131072") == plain);
-    ck_assert(hash_with("NIBBLE_CREDITS", "7") == plain); /* a node's own business */
+    ck_assert(hash_with("NIBBLE_CREDITS", "7") == plain); /* nodes may differ in it */
     ck_assert(hash_with("NIBBLE_FAULT", "connect") == plain);
     ck_assert(hash_with("NIBBLE_RS", "raw") != plain);
     ck_assert(hash_with("NIBBLE_RS", "int4") !=
-              plain); /* it may be what auto means here, and elsewhere not */
+              plain); /* `auto` may mean this value here and another one on another node */
     ck_assert(hash_with("NIBBLE_LINK_MBPS", "25000") != plain);
     ck_assert(hash_with("NIBBLE_UNIT_BYTES", "65536") != plain);
     ck_assert(hash_with("NIBBLE_MIN_BYTES", "1") != hash_with("NIBBLE_LINK_MBPS", "1"));
 }
 END_TEST
 
-/* Rules of communicators may be long, and nodes may differ in the last of them. */
+/* Rules of communicators may be long, and nodes may differ in the last rule only. */
 START_TEST(hash_covers_long_values)
 {
     char value[600];
@@ -382,7 +384,7 @@ START_TEST(describe_tells_differences_only)
     for (size_t cap = 0; cap <= full; cap++) {
         memset(cut, '#', sizeof(cut));
         nb_params_describe(params, cut, cap);
-        ck_assert_int_eq(cut[cap], '#'); /* nothing behind the end */
+        ck_assert_int_eq(cut[cap], '#'); /* bytes after the end are untouched */
         if (cap == 0)
             continue;
         ck_assert_uint_lt(strlen(cut), cap);
@@ -394,8 +396,8 @@ START_TEST(describe_tells_differences_only)
 }
 END_TEST
 
-/* A default that its own limits refuse, or that is no word of its list, would only show up in a user's
- * job. */
+/* A default that its own limits refuse, or that is missing from its list of words, would only show up in a
+ * user's job. */
 START_TEST(every_default_passes_its_own_rules)
 {
     char text[64];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a periodic thread: patience is for what waits, not for what a busy machine lets wait. */
+/* The end of a periodic thread: patience limits a wait, and the time that a busy machine takes away from the
+ * thread does not count. */
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@ static int64_t now_ms(void)
     return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Busy for longer than the patience, as a thread is that has the processor a tenth of the time. */
+/* Stay busy for longer than the patience, like a thread that has the processor a tenth of the time. */
 static void spin(void *arg)
 {
     const int64_t until = now_ms() + 2500;

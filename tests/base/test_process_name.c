@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of processes: containers of one host that each have a process of the same number have two names. */
+/* Names of processes: processes with the same number in two containers of one host have different names. */
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,11 +13,11 @@
 #include "base/process_name.h"
 #include "tests/suite.h"
 
-static char (*name)[NB_PROCESS_NAME]; /* of two containers; shared with them */
+static char (*name)[NB_PROCESS_NAME]; /* of two containers, shared with them */
 
-/* The first process of a process namespace says its name. It stays until its parent, which is returned, is
- * killed: a number of a namespace that is gone may be given to the next one. -1: no namespaces can be made
- * here. */
+/* Let the first process of a new process namespace write its name. It stays until the test kills its parent,
+ * whose number this function returns: the kernel may give the number of a vanished namespace to the next one.
+ * Return -1 where the system makes no namespaces. */
 static pid_t contain(char *said)
 {
     int status = -1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokens. */
+/* Random tokens. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ START_TEST(tokens_differ)
         for (int j = 0; j < i; j++)
             ck_assert_int_ne(memcmp(tokens[i], tokens[j], NB_TOKEN_BYTES), 0);
     }
-    /* More than the kernel gives out at once without being interruptible; ends in something written. */
+    /* More bytes than the kernel returns in one uninterruptible call. The end must be written too. */
     static uint8_t large[4096];
     ck_assert_int_eq(nb_random(large, sizeof(large)), 0);
     int nonzero = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables that grow in chunks. The program is linked with --wrap for calloc, which is refused when that is
- * asked for. */
+/* Tables that grow in chunks. The program is linked with --wrap for calloc, which fails on the test's
+ * demand. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -30,12 +30,12 @@ START_TEST(entries_stay_where_they_are)
         ck_assert_uint_eq(*place[i], 0);
         *place[i] = i + 1;
         ck_assert_uint_gt(slab.made, i);
-        ck_assert_uint_le(slab.made, i < 16 ? 16 : 2 * i); /* no more than twice what is used */
+        ck_assert_uint_le(slab.made, i < 16 ? 16 : 2 * i); /* at most twice the used entries */
     }
     ck_assert_uint_eq(slab.made, CAP);
     for (uint32_t i = 0; i < CAP; i++) {
         ck_assert_ptr_eq(nb_slab_at(&slab, i), place[i]);
-        ck_assert_uint_eq(*place[i], i + 1); /* no two have the same place */
+        ck_assert_uint_eq(*place[i], i + 1); /* each entry has its own place */
     }
     ck_assert_int_eq(nb_slab_reach(&slab, CAP), 0);
     ck_assert_int_eq(nb_slab_reach(&slab, CAP + 1), -ENOMEM);
@@ -63,7 +63,7 @@ START_TEST(all_at_once_and_small)
 }
 END_TEST
 
-/* Without memory what was there stays. */
+/* Without memory the entries stay. */
 START_TEST(no_memory)
 {
     struct nb_slab slab;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A lock whose keeper steps aside for who asks. */
+/* A lock whose holder makes way for waiting threads. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 #include "tests/suite.h"
 
 #define ASKS 40
-#define ROUNDS_EACH 200 /* of the keeper while somebody asks: two, on a machine that has nothing else to do */
-#define MINUTES (10 * 60 * 1000) /* more than any machine takes */
+#define ROUNDS_EACH 200          /* of the holder while a thread waits: two on an idle machine */
+#define MINUTES (10 * 60 * 1000) /* more than any machine needs */
 
 static struct nb_turn_lock lock;
 static atomic_int end, inside;
@@ -35,7 +35,7 @@ static void *keeper(void *arg)
     return NULL;
 }
 
-/* Without it a keeper that takes the lock again at once is met between two rounds by chance only. */
+/* With an ordinary lock, a holder that takes it again at once lets another thread in only by chance. */
 START_TEST(a_busy_keeper_lets_others_in)
 {
     unsigned waited = 0;
@@ -55,7 +55,7 @@ START_TEST(a_busy_keeper_lets_others_in)
         waited += atomic_load(&rounds) - before;
         work();
         nb_turn_lock_give(&lock);
-        while (atomic_load(&rounds) < before + 2) /* and goes on itself */
+        while (atomic_load(&rounds) < before + 2) /* the holder itself goes on too */
             ;
     }
     atomic_store(&end, 1);
@@ -90,7 +90,7 @@ START_TEST(who_asks_in_vain_goes_away)
 }
 END_TEST
 
-/* Who asks may be stopped while he does: the keeper does not wait for him. */
+/* The system may stop a waiting thread in the middle of its request: the holder does not wait for it. */
 START_TEST(the_keeper_waits_for_a_moment_only)
 {
     nb_turn_lock_init(&lock);

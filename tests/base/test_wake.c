@@ -49,7 +49,7 @@ static void *produce(void *arg)
     return NULL;
 }
 
-/* The sleeper waits without a timeout to speak of: one lost signal and it sleeps until the test fails. */
+/* The sleeper waits with a very long timeout: after one lost signal it sleeps until the test fails. */
 START_TEST(no_signal_is_lost)
 {
     pthread_t threads[PRODUCERS];

@@ -8,7 +8,7 @@
  *   model_gpu.c     streams, hardware queues, multiprocessors, kernels
  *   model_calls.c   calls of host threads: contexts and their locks, waits for the GPU, launches
  *   model_graph.c   events and graphs
- *   model_driver.c  the table of the driver (device/cuda/driver.c), so that the plugin's own code runs over it
+ *   model_driver.c  the driver's table (device/cuda/driver.c), so that the plugin's own code runs over it
  *   model_codec.c   the codec kernel's side of its ring (kernels/kernels.h)
  *
  * The model's assumptions, each with its source. "GPU" marks an assumption that only a GPU can confirm, with

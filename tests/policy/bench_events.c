@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What profiler events and tuner questions cost NCCL's threads: nanoseconds each, alone and with other
- * threads at the same queue; and what it costs to look who calls. Argument: rounds (default 1000000).
+ * Measure the cost of profiler events and tuner questions to NCCL's threads, in nanoseconds each, alone and
+ * with other threads at the same queue. Also measure the search for the caller. Argument: rounds (default
+ * 1000000).
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -84,21 +85,22 @@ static void producers(struct nb_queue *queue, int n)
            n == 1 ? "" : "s", call, launch);
 }
 
-/* ---- who calls ----------------------------------------------------------------------------------------- */
+/* ---- finding the caller -------------------------------------------------------------------------------- */
 
 static void look(void *arg)
 {
     const long n = rounds / 100;
     uint64_t t0;
 
-    nb_stack_caller(); /* symbols are looked up once */
+    nb_stack_caller(); /* looks up symbols once */
     t0 = nb_now_ns();
     for (long i = 0; i < n; i++)
         *(volatile int *)arg = (int)nb_stack_caller();
     printf("%.0f ns (caller %d)\n", (double)(nb_now_ns() - t0) / (double)n, *(int *)arg);
 }
 
-/* Frames of nothing in particular between the call and what decides; each is two of these programs' own. */
+/* Measure with `between` frames between the call and the frame that decides. Each takes two of the program's
+ * own frames. */
 static void frames(const char *what, enum torch_function outermost, unsigned between)
 {
     enum torch_function f[8] = {outermost};

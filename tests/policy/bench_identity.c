@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nanoseconds an event that classification and identity cost, on traces of whole jobs. Run by hand. */
+/* Measure the nanoseconds an event that classification and identity cost, on traces of whole jobs. Run it by
+ * hand. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -68,7 +69,7 @@ static struct cost play(enum framework f, unsigned variants, unsigned layers)
     return (struct cost){(double)identity / (double)t.n, (double)classify / (double)t.n, t.n, slots};
 }
 
-/* The fastest of several runs: other work on the machine only ever makes it slower. */
+/* Report the fastest of several runs: other work on the machine only makes a run slower. */
 static void bench(enum framework f, unsigned variants, unsigned layers)
 {
     struct cost best = play(f, variants, layers);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL's side of the profiler table, for tests: what it fires for one operation, in its order and its words.
- */
+/* NCCL's side of the profiler table, for tests: the events of one operation in NCCL's order and words. */
 #ifndef NIBBLE_TESTS_POLICY_EVENTS_H
 #define NIBBLE_TESTS_POLICY_EVENTS_H
 
@@ -11,16 +10,16 @@
 struct ev_comm { /* a communicator as its profiler sees it */
     void *ctx;
     int mask;
-    uint64_t seq[3]; /* NCCL's numbers, by function; not advanced by captured operations */
+    uint64_t seq[3]; /* NCCL's operation numbers by function. Captured operations do not advance them */
 };
 
 enum { EV_ALL_REDUCE, EV_ALL_GATHER, EV_REDUCE_SCATTER };
 
 struct ev_op {
     int func;
-    const char *type; /* the user's */
+    const char *type; /* of the user's call */
     size_t type_bytes;
-    size_t count; /* the user's */
+    size_t count; /* of the user's call */
     const void *send;
     void *recv;
     const char *algo;
@@ -37,7 +36,7 @@ static inline void ev_open(const ncclProfiler_v6_t *prof, struct ev_comm *c, uin
     prof->init(&c->ctx, id, &c->mask, NULL, nnodes, nranks, rank, NULL);
 }
 
-/* The user's call. */
+/* Fire the events of the user's call. */
 static inline void ev_call(const ncclProfiler_v6_t *prof, struct ev_comm *c, struct ev_op *op)
 {
     ncclProfilerEventDescr_v6_t d;
@@ -53,7 +52,7 @@ static inline void ev_call(const ncclProfiler_v6_t *prof, struct ev_comm *c, str
         prof->stopEvent(op->call);
 }
 
-/* The launch, or one replay of it. `told` 0: the event is lost on its way. */
+/* Fire the events of the launch, or of one replay of it. With `told` 0 the event is lost on its way. */
 static inline void ev_launch(const ncclProfiler_v6_t *prof, struct ev_comm *c, const struct ev_op *op,
                              int told)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A queue of records, and NCCL's side of it, for tests of events. One C file a program includes this. */
+/* A queue of records, and NCCL's side of it, for tests of events. One C file of a program includes this. */
 #ifndef NIBBLE_TESTS_POLICY_FIXTURE_H
 #define NIBBLE_TESTS_POLICY_FIXTURE_H
 
@@ -14,7 +14,7 @@
 
 static const ncclProfiler_v6_t *const prof = &NB_NEWEST_PROFILER;
 static int buffer[4];
-static struct nb_context *node; /* the process's */
+static struct nb_context *node; /* the process's context */
 static _Thread_local int gpu = -1;
 
 static inline int gpu_of_thread(struct nb_context *of)
@@ -82,7 +82,7 @@ static inline void nothing(struct nb_queue *q)
     ck_assert_uint_eq(nb_queue_take(q, &r, 1), 0);
 }
 
-/* Before the tests: 0, or -1 without memory. */
+/* Prepare the tests. Return 0, or -1 without memory. */
 static inline int fixture_open(void)
 {
     node = nb_process_context();

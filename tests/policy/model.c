@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The data model of the traces; see trace.h. */
+/* The data model of the traces. See trace.h. */
 #include <math.h>
 
 #include "trace.h"
@@ -24,7 +24,7 @@ float rnd_normal(uint64_t *state)
     return (s * 0x1p-16f - 2.0f) * 1.7320508f;
 }
 
-/* One of the fixed directions of the model. */
+/* Return one of the fixed directions of the model. */
 static uint64_t direction(uint64_t kind, uint64_t number)
 {
     uint64_t s = kind * 0x10001u + number * 0x100000001u + 77;

@@ -34,7 +34,7 @@ static uint16_t bf16(float x)
 void shard_gradient(struct shard *s, float coherence)
 {
     const float noise = SIZE * sqrtf((1.0f - coherence) / coherence);
-    /* Gradients of a layer differ in size from value to value: the same way in all shards. */
+    /* A layer's gradients differ in size from value to value, in the same way in all shards. */
     static float loud[SHARD];
 
     if (loud[0] == 0)
@@ -55,7 +55,7 @@ void shard_step(struct shard *s)
 {
     const float lr = s->rate * SIZE, keep = 1.0f - s->rate * SIZE * DECAY;
     const float t = (float)++s->steps;
-    const float first = 1 - powf(0.9f, t), second = 1 - powf(0.95f, t); /* an average's share so far */
+    const float first = 1 - powf(0.9f, t), second = 1 - powf(0.95f, t); /* share of the average so far */
     float rms = 0;
 
     for (unsigned i = 0; i < s->values; i++)

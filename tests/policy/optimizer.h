@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A shard of weights that is trained: FP32 masters that an optimizer moves by the sums it is given, and what
- * is gathered of them, rounded to BF16. The loss behind the gradients is a noisy quadratic bowl whose centre
- * wanders, so that successive gradients have something in common, as in training.
+ * A shard of weights in training. An optimizer moves its FP32 masters by the sums that it gets. All-gathers
+ * deliver the masters rounded to BF16. The loss behind the gradients is a noisy quadratic bowl whose centre
+ * wanders, so that successive gradients correlate, as in training.
  */
 #ifndef NIBBLE_TESTS_POLICY_OPTIMIZER_H
 #define NIBBLE_TESTS_POLICY_OPTIMIZER_H
@@ -11,24 +11,24 @@
 
 enum optimizer { OPT_ADAMW, OPT_SGD, OPT_LION, OPT_ADAFACTOR, OPT_COUNT };
 
-#define SHARD 4096u /* values at most: those at the positions that are looked at */
+#define SHARD 4096u /* largest number of values: the values at the sampled positions */
 
 struct shard {
     enum optimizer optimizer;
-    float rate; /* of change: of a weight's size, in one step */
+    float rate; /* change of a weight in one step, relative to its size */
     uint64_t seed;
     unsigned steps, values;
     float centre[SHARD], master[SHARD], first[SHARD], second[SHARD], sum[SHARD];
 };
 
-/* Weights of size 0.02. */
+/* Start with weights of size 0.02. */
 void shard_open(struct shard *shard, enum optimizer optimizer, float rate, unsigned values, uint64_t seed);
-/* The gradient of the next step, into shard->sum: at the weights that are gathered. coherence: share of its
- * energy that is not noise. */
+/* Write the gradient of the next step into shard->sum, at the gathered weights. `coherence` is the share of
+ * its energy that is signal. The rest is noise. */
 void shard_gradient(struct shard *shard, float coherence);
-/* The optimizer's step with shard->sum, weight decay included. */
+/* Apply the optimizer's step with shard->sum, weight decay included. */
 void shard_step(struct shard *shard);
-/* What is gathered: bit patterns of BF16; and what a sum is: of FP32. */
+/* Write bit patterns: the gathered weights as BF16, and a sum as FP32. */
 void shard_weights(const struct shard *shard, uint32_t *raw);
 void shard_bits(const float *values, unsigned n, uint32_t *raw);
 

@@ -21,8 +21,8 @@ int rank_open(struct hx_node *node, const struct hx_comm_cfg *cfg, int ranks_a_n
     r->node = node;
     r->lib = hx_lib_static(&NB_NEWEST_NET, &NB_NEWEST_COLL, NB_NET_NEWEST);
     with_id.comm_id = COMM_ID;
-    /* ncclCommInitRank: init of net and CollNet, profiler, CollNet's listen and connect, tuner. The harness
-     * does the first and the third at once. */
+    /* As in ncclCommInitRank: init of net and CollNet, profiler, CollNet's listen and connect, tuner. The
+     * harness does the first and the third at once. */
     ev_open(prof, &r->events, COMM_ID, node->nnodes, node->nnodes * ranks_a_node, node->rank * ranks_a_node);
     ret = hx_comm_open(node, r->lib, &with_id, &r->comm, &stage);
     if (ret != ncclSuccess)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank through all four of NCCL's tables, in its order: the user's calls, the tuner's answer, the launches,
- * and then the proxy's windows. Functions that return int: 0, or 1 after hx_fail. */
+/* Drive a rank through all four of NCCL's tables in NCCL's order: the user's calls, the tuner's answer, the
+ * launches, then the proxy's windows. Functions that return int return 0, or 1 after hx_fail. */
 #ifndef NIBBLE_TESTS_POLICY_RANK_H
 #define NIBBLE_TESTS_POLICY_RANK_H
 
@@ -20,16 +20,17 @@ struct rank {
 int rank_open(struct hx_node *node, const struct hx_comm_cfg *cfg, int ranks_a_node, struct rank *r);
 int rank_close(struct rank *r);
 
-/* What becomes of an operation's event. */
+/* The fate of an operation's event. */
 enum fate { TOLD, LOST, WRONG_COUNT, WRONG_TYPE, NO_CALL };
 
-/* The operation as its profiler is told of it. */
+/* Return the operation as the profiler hears of it. */
 struct ev_op event_of(const struct sx_run *run);
-/* A group of n operations, launched in the order that `order` names (NULL: as called). */
+/* Run a group of n operations, launched in the order that `order` names (NULL: as called). */
 int group(struct rank *r, struct sx_run *run, const enum fate *fate, int n, const int *order);
-/* One operation, checked, with the same bits on all nodes; its error in *nmse unless that is NULL. */
+/* Run and check one operation. All nodes must get the same bits. Its error goes to *nmse unless that is
+ * NULL. */
 int one(struct rank *r, struct sx_spec spec, enum fate fate, double *nmse);
-/* The most error that an operation may have. */
+/* Return the largest error that an operation may have. */
 double bound_of(int nnodes, const struct sx_spec *s);
 
 #endif

@@ -6,10 +6,10 @@
 #include <string.h>
 
 #define HOLDERS 65536u
-#define PROFILED 8192u /* elements from which on there is a profile: 256 groups of 32 */
+#define PROFILED 8192u /* smallest number of elements with a profile: 256 groups of 32 */
 
-/* An order in which operations of a communicator stay in theirs, and none waits for more than `ahead`
- * others. */
+/* Return an order in which the operations of one communicator keep their order, and each waits for at most
+ * `ahead` operations of other communicators. */
 static size_t *shuffled(const struct trace *trace, const struct replay *how)
 {
     size_t *order = malloc(trace->n * sizeof(*order)), n = 0;
@@ -21,7 +21,7 @@ static size_t *shuffled(const struct trace *trace, const struct replay *how)
     for (size_t first = 0; first < trace->n;) {
         size_t at = first;
         for (unsigned hops = (unsigned)(rnd(&seed) % (how->ahead + 1)); hops; hops--) {
-            size_t next = at + 1; /* of another communicator, later; then the earliest of that one */
+            size_t next = at + 1; /* a later one of another communicator, then that communicator's earliest */
             while (next < trace->n && next <= first + how->ahead &&
                    (done[next] || trace->event[next].call.comm == trace->event[at].call.comm ||
                     trace->event[next].call.comm == trace->event[first].call.comm))
@@ -47,7 +47,7 @@ struct outcome replay(const struct trace *trace, const struct replay *how)
     struct nb_identity *id = nb_identity_create(&how->config);
     size_t *order = how->beside ? shuffled(trace, how) : NULL;
     uint64_t *number = calloc(trace->n, sizeof(*number));
-    int64_t *holder = malloc(HOLDERS * sizeof(*holder)); /* whose error a slot holds */
+    int64_t *holder = malloc(HOLDERS * sizeof(*holder)); /* the buffer whose error each slot holds */
     uint32_t *asked = calloc(trace->steps, sizeof(*asked)), *fed = calloc(trace->steps, sizeof(*fed));
     struct outcome o = {.first = -1};
     size_t announced = 0;
@@ -86,10 +86,10 @@ struct outcome replay(const struct trace *trace, const struct replay *how)
         if (e->content != C_GRADIENT) {
             o.others += (uint64_t)(late && d.tracked >= 0);
             if (d.tracked >= 0)
-                holder[d.tracked] = -2; /* no gradient's */
+                holder[d.tracked] = -2; /* the error of no gradient */
             continue;
         }
-        if (e->zeros != 0xff) { /* with zeros alone feedback changes nothing */
+        if (e->zeros != 0xff) { /* feedback leaves zeros unchanged */
             o.gradients += (uint64_t)late;
             asked[e->step]++;
         }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which record belongs to which operation, also when some of either are missing. */
+/* Match records with operations, also where some of either are missing. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -18,7 +18,8 @@ static void add(enum nb_func func, uint64_t bytes, uint32_t missing)
 
 static uint64_t got;
 
-/* An operation begins: how, and which bytes the record says. All-reduces do not show theirs. */
+/* Begin an operation. Return how it matched, and check the bytes that the record states. An all-reduce does
+ * not show its bytes. */
 static enum nb_alignment begin(enum nb_func func, uint64_t bytes)
 {
     struct nb_seen seen = {func, ncclFloat32, func == NB_FUNC_ALL_REDUCE ? 0 : bytes};
@@ -27,11 +28,11 @@ static enum nb_alignment begin(enum nb_func func, uint64_t bytes)
 
     got = how == NB_ALIGN_CERTAIN || how == NB_ALIGN_ALIKE ? r.bytes : 0;
     if (got)
-        ck_assert_uint_eq(got, bytes); /* never a wrong one */
+        ck_assert_uint_eq(got, bytes); /* never wrong bytes */
     return how;
 }
 
-/* The same, all of it: one head, steps of 1000 bytes. */
+/* Begin and finish an all-reduce of one head, with steps of 1000 bytes. */
 static enum nb_alignment reduce(uint64_t bytes)
 {
     enum nb_alignment how = begin(NB_FUNC_ALL_REDUCE, bytes);
@@ -65,7 +66,7 @@ START_TEST(in_step)
 }
 END_TEST
 
-/* A loss that showed when its operation came costs nothing later, when NCCL's number tells of it. */
+/* A loss that showed when its operation came costs no later record, when NCCL's number tells of it. */
 START_TEST(lost_and_seen)
 {
     for (uint64_t i = 1; i < 20; i++) {
@@ -78,7 +79,7 @@ START_TEST(lost_and_seen)
 }
 END_TEST
 
-/* A launch that contradicts its call stands for one operation, whichever. */
+/* A launch that contradicts its call stands for exactly one operation. */
 START_TEST(contradicting_record)
 {
     struct nb_record bad = {.func = AR, .type = ncclInt32, .bytes = 12, .heads = 2, .flags = NB_RECORD_DOUBT},
@@ -96,7 +97,7 @@ END_TEST
 
 START_TEST(misfit_then_next)
 {
-    add(AR, 5000, 0); /* of the second operation: the first one's is missing, and nothing tells */
+    add(AR, 5000, 0); /* the second operation's: the first one's record is missing without a sign */
     add(RS, 64, 0);
     ck_assert_int_eq(begin(RS, 100), NB_ALIGN_MISFIT);
     ck_assert_int_eq(reduce(5000), NB_ALIGN_CERTAIN);
@@ -104,15 +105,15 @@ START_TEST(misfit_then_next)
 }
 END_TEST
 
-/* An event was lost among all-reduces of the same type; NCCL's number told. Until sizes show which is which,
- * none is used; then all are. */
+/* An event was lost among all-reduces of the same type, and NCCL's number told. The module uses no record
+ * until sizes show which is which. Then it uses all. */
 START_TEST(lost_among_alike)
 {
     int certain = 0;
 
     add(AR, 5000, 0);
     ck_assert_int_eq(reduce(5000), NB_ALIGN_CERTAIN);
-    /* 9000 is lost; 3000, 7000, 2000, 4000 follow */
+    /* 9000 is lost. 3000, 7000, 2000, 4000 follow. */
     add(AR, 3000, 1);
     add(AR, 7000, 0);
     add(AR, 2000, 0);
@@ -124,7 +125,7 @@ START_TEST(lost_among_alike)
 }
 END_TEST
 
-/* The lost operation never came here (another algorithm). */
+/* The lost operation took another algorithm and never came here. */
 START_TEST(lost_elsewhere)
 {
     int certain = 0;
@@ -139,7 +140,7 @@ START_TEST(lost_elsewhere)
 }
 END_TEST
 
-/* All sizes equal: which is which stays open, but they all say the same, without a buffer. */
+/* All sizes are equal. The match stays open, but all records say the same, without a buffer. */
 START_TEST(alike_is_enough)
 {
     add(AR, 4000, 1);
@@ -175,8 +176,8 @@ START_TEST(wrong_size_shows_at_the_end)
 }
 END_TEST
 
-/* Random sequences with random losses that NCCL's numbers show, and operations elsewhere: never a wrong
- * record, and most are used. */
+/* Random sequences with random losses that NCCL's numbers show, and operations elsewhere. No record is wrong,
+ * and most are used. */
 START_TEST(random_losses)
 {
     uint64_t seed = 0x9e3779b97f4a7c15 * (uint64_t)(_i + 1), used = 0, total = 0;

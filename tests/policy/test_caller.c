@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who calls, on stacks as dladdr told them in processes of PyTorch 2.15 over gloo (the bitmap's by its
- * sources), shortened where nothing is decided. */
+/* Find the caller, on stacks that dladdr reported in processes of PyTorch 2.15 over gloo. The bitmap's stack
+ * follows PyTorch's sources. Stacks are shortened where they decide no case. */
 #include <stdlib.h>
 
 #include "policy/records/records.h"
@@ -40,7 +40,7 @@ START_TEST(ddp)
 {
     ck_assert_int_eq(nb_caller_of(bucket, N(bucket), 1), NB_CALLER_BUCKET);
     ck_assert_int_eq(nb_caller_of(bucket, N(bucket), 0), NB_CALLER_BUCKET);
-    /* Cut before the reducer. */
+    /* Cut the stack before the reducer. */
     ck_assert_int_eq(nb_caller_of(bucket, 3, 0), NB_CALLER_UNKNOWN);
 }
 END_TEST
@@ -66,7 +66,7 @@ START_TEST(ddp_with_a_hook)
 }
 END_TEST
 
-/* The bitmap of used parameters comes from the reducer, too, and is no bucket. */
+/* The reducer also sends the bitmap of used parameters, which is not a bucket. */
 START_TEST(ddp_bitmap)
 {
     static const struct nb_frame bitmap[] = {{CPU, NULL},
@@ -83,7 +83,7 @@ START_TEST(others)
 {
     static const struct nb_frame fsdp[] = {
         {CPU, NULL}, {BINDING, NULL}, {PYTHON, "_PyObject_Call"}, ENGINE, SCRIPT};
-    /* At the end of a backward pass: no node of the graph is being evaluated any more. */
+    /* At the end of a backward pass the engine evaluates no node of the graph. */
     static const struct nb_frame callback[] = {
         {CPU, NULL},
         {PYTHON, "_PyEval_EvalFrameDefault"},
@@ -93,7 +93,7 @@ START_TEST(others)
     static const struct nb_frame script[] = {{CPU, NULL}, SCRIPT};
     static const struct nb_frame program[] = {
         {"libnccl.so.2", "ncclAllReduce"}, {"all_reduce_perf", NULL}, {NULL, NULL}};
-    /* Somebody else's function of that name. */
+    /* Another library's function of that name. */
     static const struct nb_frame other[] = {{"libmine.so", REDUCER "17all_reduce_bucketERNS0_6BucketE"}};
 
     ck_assert_int_eq(nb_caller_of(fsdp, N(fsdp), 1), NB_CALLER_BACKWARD);
@@ -106,7 +106,7 @@ START_TEST(others)
 }
 END_TEST
 
-/* The same from stacks that are walked. */
+/* The same from stacks that the code walks. */
 
 static enum nb_caller seen;
 
@@ -142,7 +142,7 @@ START_TEST(walked)
 }
 END_TEST
 
-/* What lies farther out than is looked at. */
+/* Call from deeper than the walk looks. */
 static void deep(void *arg)
 {
     unsigned *left = arg;

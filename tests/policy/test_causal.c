@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Does a sum move the weights (policy/recognise/causal.c)? Power on shards that optimizers train, and no
- * proof for what is summed in the same places and moves nothing. Also the positions in which both are looked
- * at.
+ * Does a sum move the weights (policy/recognise/causal.c)? The test measures proofs on shards that optimizers
+ * train, and requires that sums in the same places which move no weights stay unproved. It also tests the
+ * positions at which the module samples both.
  */
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "trace.h"
 
 #define UNITS 4u
-#define FOREIGN 0x1000u /* keys: place + 1 of the job's own; and of a sum beside it */
+#define FOREIGN 0x1000u /* keys: the job's own are place + 1, a sum beside it adds this */
 
 /* ---- positions --------------------------------------------------------------------------------------- */
 
@@ -43,7 +43,7 @@ START_TEST(test_positions)
         memset(whole, 0xff, sizeof(whole));
         memset(pieces, 0xff, sizeof(pieces));
         ck_assert_uint_eq(nb_pick(4, values, n, picks, 0, n, whole), picks);
-        /* However the block is cut, each position is met once, and is the same one. */
+        /* Each position comes once and stays the same, however the block is cut. */
         while (at < n) {
             uint64_t piece = 1 + rnd(&seed) % (n / 7);
             if (piece > n - at)
@@ -53,7 +53,7 @@ START_TEST(test_positions)
         }
         ck_assert_uint_eq(got, picks);
         ck_assert(memcmp(whole, pieces, picks * 4) == 0);
-        /* One in each part; and the first eighth of the numbers is spread over all of them. */
+        /* Each part has one. The first eighth of the numbers is spread over all parts. */
         for (unsigned i = 0; i < picks; i++) {
             ck_assert_uint_lt(whole[i], n);
             above += whole[i] >= n / 2;
@@ -61,7 +61,7 @@ START_TEST(test_positions)
         }
         ck_assert_uint_eq(above, picks / 2);
         ck_assert_uint_eq(early, picks / 16);
-        /* Another width: the same positions. */
+        /* Another width has the same positions. */
         ck_assert_uint_eq(nb_pick(2, halves, n, picks, 0, n, pieces), picks);
         for (unsigned i = 0; i < picks; i++)
             ck_assert_uint_eq(pieces[i], (uint16_t)(whole[i] * 7));
@@ -73,32 +73,32 @@ END_TEST
 
 /* ---- jobs -------------------------------------------------------------------------------------------- */
 
-/* What is summed beside a job's gradients, in the same places. */
+/* Sums beside a job's gradients, in the same places. */
 enum foreign {
     NOTHING,
     NOISE,      /* activations: new every time */
-    RESIDUAL,   /* activations of the residual stream: much of them stays */
+    RESIDUAL,   /* activations of the residual stream: a large part stays */
     PARAMETERS, /* the weights themselves, negated or not */
     NEGATED,
-    SQUARES,  /* of the gradients */
+    SQUARES,  /* squares of the gradients */
     SHUFFLED, /* the gradients in another order */
-    LATE,     /* the change of the step before, as sums: it explains what has happened */
+    LATE,     /* the last step's change as sums: it explains the past */
 };
 
 struct job {
     enum optimizer optimizer;
     float rate, coherence;
-    unsigned steps, drop; /* every layer is left out in so many of 100 steps */
+    unsigned steps, drop; /* drop: percentage of steps in which a layer is left out */
     enum foreign foreign;
-    int slots;       /* the buffers' identity is known; else their place in the step is */
-    unsigned values; /* that are looked at; 0: SHARD */
+    int slots;       /* 1: the buffers' identity is known, 0: their place in the step stands for it */
+    unsigned values; /* sampled values, 0: SHARD */
 };
 
 struct outcome {
-    unsigned proved_at; /* first step in which all units' keys are proved; 0: never */
+    unsigned proved_at; /* first step in which all units' keys are proved, 0: never */
     unsigned foreign;   /* steps in which the foreign sum was proved */
-    unsigned held;      /* steps after the first proof of all in which all still were */
-    unsigned wrong;     /* keys that were proved for another unit */
+    unsigned held;      /* steps after that first step in which all were still proved */
+    unsigned wrong;     /* keys proved for another unit */
     float explained;
 };
 
@@ -222,8 +222,8 @@ START_TEST(test_power)
 }
 END_TEST
 
-/* Gradients that hardly differ from step to step, as an output layer's from scratch: then most of a change is
- * the one before, and what turns round tells. */
+/* Gradients that hardly differ from step to step, like an output layer's from scratch. Most of a change then
+ * repeats the one before, and sign changes tell. */
 START_TEST(test_persistent)
 {
     const struct job job = {
@@ -236,7 +236,7 @@ START_TEST(test_persistent)
 }
 END_TEST
 
-/* Layers are left out: their places in the step say nothing then, their identity does. */
+/* Layers are left out. Their places in the step are then useless, and their identity tells. */
 START_TEST(test_layer_drop)
 {
     const struct job job = {
@@ -250,7 +250,8 @@ START_TEST(test_layer_drop)
 }
 END_TEST
 
-/* The shorter form takes one optimizer beside each kind of foreign sums, and another beside each. */
+/* With NB_TEST_QUICK run one optimizer beside each kind of foreign sums, and another one beside the next
+ * kind. */
 static int is_left_out(int i)
 {
     return getenv("NB_TEST_QUICK") && i % OPT_COUNT != i / OPT_COUNT % OPT_COUNT;
@@ -272,13 +273,12 @@ START_TEST(test_foreign)
     ck_assert_msg(out.foreign == 0, "what moves no weights (%d beside %s) was proved in %u of 400 steps",
                   _i / OPT_COUNT, name[job.optimizer], out.foreign);
     ck_assert(out.proved_at && out.proved_at < 20);
-    ck_assert(out.explained < 0.9f); /* one sum of five is not */
+    ck_assert(out.explained < 0.9f); /* one sum of five stays unexplained */
 }
 END_TEST
 
-/* At rates so low that of 256 values some four change in a step. Each step says nothing by itself; all
- * together prove what moves the weights, where an optimizer does not average over many steps, and nothing
- * else. */
+/* Rates so low that some four of 256 values change in a step. A single step proves no sum. All steps together
+ * prove exactly the sums that move the weights, where an optimizer does not average over many steps. */
 START_TEST(test_few)
 {
     const struct job job = {.optimizer = (enum optimizer)(_i % OPT_COUNT),
@@ -297,14 +297,14 @@ START_TEST(test_few)
            out.proved_at);
     ck_assert_msg(out.foreign == 0, "what moves no weights (%d beside %s) was proved in %u of 600 steps",
                   _i / OPT_COUNT, name[job.optimizer], out.foreign);
-    if (job.optimizer >= OPT_LION) /* with AdamW and SGD it may take longer than 600 */
+    if (job.optimizer >= OPT_LION) /* AdamW and SGD may need more than 600 */
         ck_assert(out.proved_at && out.proved_at < 60);
     ck_assert_uint_eq(out.wrong, 0);
 }
 END_TEST
 
-/* A sum is compared with what changed first after it, however often that changes before the next sum: later
- * changes are not its consequence, and would count the same evidence again. */
+/* The module compares a sum with the first change after it only, however often the weights change before the
+ * next sum. Later changes have other causes, and would count the same evidence again. */
 START_TEST(test_once)
 {
     struct nb_causal *f = nb_causal_create(SHARD);
@@ -327,8 +327,8 @@ START_TEST(test_once)
 }
 END_TEST
 
-/* What a sum does to the weights fades as gradients become noise, to a tenth of what it was. That ends no
- * proof, and other sums in its place do. */
+/* The effect of a sum on the weights fades as gradients become noise, to a tenth of its first size. The proof
+ * survives that. It ends when other sums come in its place. */
 START_TEST(test_fading)
 {
     struct nb_causal *f = nb_causal_create(SHARD);
@@ -361,8 +361,8 @@ START_TEST(test_fading)
 }
 END_TEST
 
-/* With momentum weights go on against a gradient that has turned round. They have turned towards it all the
- * same, which is its own doing: what was certain stays so. */
+/* With momentum, weights go on against a gradient that has turned round. They turn towards it all the same,
+ * by its own effect. A certain key therefore stays certain. */
 START_TEST(test_turned)
 {
     struct nb_causal *f = nb_causal_create(SHARD);
@@ -392,7 +392,8 @@ START_TEST(test_turned)
 }
 END_TEST
 
-/* A key that goes on to another unit is doubted, and proved again of that; one whose sums end, forgotten. */
+/* The module doubts a key that passes to another unit, and proves it again for that unit. It forgets a key
+ * whose sums end. */
 START_TEST(test_doubt)
 {
     struct nb_causal *f = nb_causal_create(SHARD);
@@ -412,7 +413,7 @@ START_TEST(test_doubt)
             shard_gradient(&s[u], 0.02f);
             sum(f, 1 + (swapped ? 1 - u : u), s[u].sum);
             if (step < 200)
-                shard_step(&s[u]); /* then they move no weights any more */
+                shard_step(&s[u]); /* from here on they move no weights */
         }
         if (step == 59) {
             ck_assert(nb_causal_proved(f, 1) && nb_causal_state(f, 1).weight_block == 0);
@@ -425,7 +426,7 @@ START_TEST(test_doubt)
     }
     ck_assert(doubted && doubted < 70);
     ck_assert(again && again < 100);
-    /* with 200 more steps than it takes, and nothing that moves */
+    /* with 200 steps more than it needs, and constant weights */
     for (unsigned i = 0; i < 100; i++)
         sum(f, 1, s[0].sum);
     ck_assert(!nb_causal_proved(f, 1));
@@ -435,7 +436,8 @@ START_TEST(test_doubt)
 }
 END_TEST
 
-/* A proof that is some steps old ends as soon as one that is old: the number of a slot is another's, say. */
+/* A proof that is some steps old ends as soon as an old proof does, say when the number of a slot passes to
+ * another buffer. */
 START_TEST(test_young_doubt)
 {
     struct nb_causal *f = nb_causal_create(SHARD);
@@ -461,8 +463,8 @@ START_TEST(test_young_doubt)
 }
 END_TEST
 
-/* A key that stands for two buffers in turn is found out, and one that stays with its unit never is; one that
- * goes on to another unit for good is in doubt for some steps. */
+/* The module detects a key that stands for two buffers in turn, and always trusts a key that stays with its
+ * unit. A key that passes to another unit for good is in doubt for some steps. */
 START_TEST(test_shared)
 {
     struct nb_causal *f = nb_causal_create(SHARD);
@@ -477,7 +479,7 @@ START_TEST(test_shared)
             shard_weights(&s[u], raw);
             nb_causal_gather(f, 2, raw);
         }
-        for (unsigned u = 0; u < 3; u++) { /* 1 and 2 have one key, until step 60 */
+        for (unsigned u = 0; u < 3; u++) { /* 1 and 2 share a key until step 60 */
             shard_gradient(&s[u], 0.02f);
             sum(f, u == 0 ? 1 : step < 60 ? 2 : u == 1 ? 2 : 3, s[u].sum);
             shard_step(&s[u]);
@@ -494,8 +496,8 @@ START_TEST(test_shared)
 }
 END_TEST
 
-/* A prediction that comes true is certain after some steps; one that is wrong is not, nor one that sums bear
- * out no more: they move nothing, or another unit, be it once. */
+/* A prediction that comes true is certain after some steps. A wrong prediction never is. A prediction loses
+ * its certainty when its sums move no weights, or move another unit even once. */
 START_TEST(test_certain)
 {
     struct nb_causal *f = nb_causal_create(SHARD);
@@ -519,9 +521,9 @@ START_TEST(test_certain)
         sum_of(f, 1, 1, step == 60 ? s[1].sum : s[0].sum);
         sum_of(f, 2, 2 + step % 2,
                step == 60 ? s[0].sum : s[1].sum);            /* two predictions in turn, both of one unit, */
-        sum_of(f, 3, step % 2 ? 2 : 3 + step % 4, s[2].sum); /* and of another */
+        sum_of(f, 3, step % 2 ? 2 : 3 + step % 4, s[2].sum); /* and of another unit */
         sum_of(f, 4, 4, noise);
-        if (step % 2) /* half of them move nothing */
+        if (step % 2) /* half of them move no weights */
             sum_of(f, 5, 5, noise);
         for (unsigned u = 0; u < 3; u++)
             shard_step(&s[u]);
@@ -541,8 +543,8 @@ START_TEST(test_certain)
 }
 END_TEST
 
-/* A key that stands for a gradient and for something else in the same step is found out; several parts of one
- * gradient are not taken for that, nor are gradients of two units. */
+/* The module detects a key that stands for a gradient and for another sum in the same step. It accepts
+ * several parts of one gradient, and gradients of two units. */
 START_TEST(test_mixed)
 {
     struct nb_causal *f = nb_causal_create(SHARD);
@@ -566,7 +568,7 @@ START_TEST(test_mixed)
             part[i] = s[0].sum[i] / 2 + 0.25f * noise[i] * fabsf(s[0].sum[i]);
             rest[i] = s[0].sum[i] - part[i];
         }
-        sum(f, 1, s[0].sum); /* and something else */
+        sum(f, 1, s[0].sum); /* and another sum */
         sum(f, 1, noise);
         sum(f, 2, part); /* micro-batches */
         sum(f, 2, rest);
@@ -580,7 +582,7 @@ START_TEST(test_mixed)
     ck_assert(nb_causal_proved(f, 1) && nb_causal_proved(f, 2) && nb_causal_proved(f, 3));
     ck_assert_uint_eq(found, 80);
     ck_assert_uint_eq(wrongly, 0);
-    /* One sum of six moves nothing, and is not explained by the proof of the one that has the same key. */
+    /* One sum of six moves no weights, and the proof of the sum with the same key does not explain it. */
     ck_assert_msg(nb_causal_explained(f) < 0.9, "%.3f of the sums are explained", nb_causal_explained(f));
     nb_causal_destroy(f);
     free(s);
@@ -596,8 +598,8 @@ static void gather_any(struct nb_causal *f, uint64_t seed)
     nb_causal_gather(f, 2, raw);
 }
 
-/* A block is gathered no more, and another one gets its number: what moved the one proves nothing of the
- * other. */
+/* Gathers of a block end, and another block gets its number. The proof for the old block does not pass to the
+ * new one. */
 START_TEST(test_stale)
 {
     struct nb_causal *f = nb_causal_create(SHARD);
@@ -625,7 +627,7 @@ START_TEST(test_stale)
 }
 END_TEST
 
-/* More keys and units than there is room for: the oldest make room, and nothing is proved by mistake. */
+/* More keys and units than the tables hold: the oldest make room, and no key is proved by mistake. */
 START_TEST(test_many)
 {
     struct nb_causal *f = nb_causal_create(256);

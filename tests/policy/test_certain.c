@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose error, where the order of gathers predicts it (policy/identity/identity.h): what the weights certify,
- * what content says against it, and what content has to learn anew. */
+/* Slots where the order of gathers predicts the buffer (policy/identity/identity.h): the certificates of the
+ * weights, objections of the content, and how the module learns content anew. */
 #include <stdlib.h>
 
 #include "policy/identity/identity.h"
@@ -21,11 +21,11 @@ static void gather(struct nb_identity *id, unsigned unit)
     nb_identity_gather(id, nb_identity_call(id, &c), unit, 1);
 }
 
-/* looks: as the gradient of which block. */
+/* `looks`: the block whose gradient the content resembles. */
 static struct nb_identity_decision gradient(struct nb_identity *id, unsigned unit, unsigned looks,
                                             unsigned step)
 {
-    static uint64_t calls; /* memory is recycled, in an order of its own */
+    static uint64_t calls; /* numbers recycled memory, in an order of its own */
     const uint64_t memory = 0x10000 * (1 + ++calls % 5);
     const struct nb_identity_call c = {1,      NB_FUNC_REDUCE_SCATTER, ncclFloat32, 65536,
                                        memory, memory + 0x100000,      1,           0};
@@ -36,9 +36,9 @@ static struct nb_identity_decision gradient(struct nb_identity *id, unsigned uni
     return nb_identity_reduce(id, nb_identity_call(id, &c), &profile, 0);
 }
 
-/* Predictions are certain as the weights show, but a block is left out and the one below comes in its place:
- * what looks like another's gets no slot, also while some block has hardly been seen, be it the one
- * predicted. */
+/* Predictions are certain as the weights show, but a block is left out and the one below comes in its place.
+ * Content that resembles another block's gets no slot, even while some block, perhaps the predicted one, is
+ * nearly unknown. */
 START_TEST(test_certain)
 {
     struct nb_identity *id = nb_identity_create(&(struct nb_identity_config){.certain = always});
@@ -54,7 +54,7 @@ START_TEST(test_certain)
             if (u == missing)
                 continue;
             d = gradient(id, u, u, step);
-            if (u + 1 == missing) /* predicted is the missing one */
+            if (u + 1 == missing) /* the prediction names the missing one */
                 ck_assert_msg(d.tracked < 0 || d.tracked == slot[u], "step %u: the slot of block %u", step,
                               missing);
             else if (step >= 30 && step < 45)
@@ -75,8 +75,8 @@ START_TEST(test_certain)
 }
 END_TEST
 
-/* Of equal profile, so that content says nothing: a block that sends no gradient for once moves those behind
- * it. That is not done again for long. */
+/* Profiles are equal, so content cannot decide. A block that once sends no gradient moves the blocks behind
+ * it. The module then trusts no prediction for a long time. */
 START_TEST(test_certain_alike)
 {
     struct nb_identity *id = nb_identity_create(&(struct nb_identity_config){.certain = always});
@@ -99,7 +99,7 @@ START_TEST(test_certain_alike)
 }
 END_TEST
 
-/* Nothing is certified, and one day all gradients look otherwise: they are known again soon, and nobody gets
+/* Without certificates, all gradients look different one day. They are soon known again, and no block gets
  * another's slot meanwhile. */
 START_TEST(test_new_looks)
 {

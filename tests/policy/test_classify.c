@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is a gradient: positive evidence on the traces of all frameworks, and the list of sums and gathers
- * that must never be taken for one.
+ * Recognize gradients: positive evidence on the traces of all frameworks, and a list of sums and gathers that
+ * must never count as gradients.
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 
 #define WARMUP 50u
 #define SAMPLES 256u
-#define RANKS 4096u /* so that blocks are short */
+#define RANKS 4096u /* so many that blocks are short */
 
 static struct nb_class_op eight_ranks(enum nb_func func, ncclDataType_t type, size_t count, uint64_t at)
 {
@@ -47,7 +47,7 @@ static struct nb_class_op op_of(const struct event *e)
 {
     return (struct nb_class_op){
         .comm = e->call.comm,
-        .nranks = e->call.comm == 1 ? 8 : RANKS, /* inside a node */
+        .nranks = e->call.comm == 1 ? 8 : RANKS, /* 8 inside a node */
         .func = e->call.func,
         .type = e->call.type,
         .op = ncclSum,
@@ -59,7 +59,7 @@ static struct nb_class_op op_of(const struct event *e)
     };
 }
 
-/* The shards of a job's units, as far as they are looked at: sums move them. */
+/* The sampled values of the shards of a job's units. Sums move them. */
 struct units {
     struct shard *shard[256];
     float *sum[256]; /* since the last step */
@@ -132,9 +132,9 @@ static void close_units(struct units *u)
 
 struct result {
     uint64_t gradients,
-        coded;      /* after step 100: operations on gradients, and of them those that may be quantized */
-    uint64_t wrong; /* others that may be quantized, ever */
-    uint64_t early; /* anything that may be quantized before the warm-up was over */
+        coded;      /* after step 100: operations on gradients, and how many of them may be quantized */
+    uint64_t wrong; /* other operations that may be quantized, ever */
+    uint64_t early; /* operations that may be quantized before the warm-up is over */
     enum nb_class_reason reason;
 };
 
@@ -210,7 +210,7 @@ START_TEST(test_frameworks)
                    100.0 * (double)r.coded / (double)r.gradients, (unsigned long long)r.early,
                    (unsigned long long)r.wrong, nb_class_reason_text(r.reason));
             ck_assert_uint_eq(r.wrong, 0);
-            /* HSDP's network sees no weights: its steps are passes, so micro-batches shorten the warm-up. */
+            /* HSDP's network sees no weights. Its steps are passes, so micro-batches shorten the warm-up. */
             if (f != F_HSDP || variants[v] != V_ACCUMULATE)
                 ck_assert_uint_eq(r.early, 0);
             ck_assert_uint_gt(r.gradients, 0);
@@ -222,17 +222,17 @@ END_TEST
 
 /* ---- never --------------------------------------------------------------------------------------------- */
 
-/* A signature whose operations come `per_step` times a step for 300 steps, beside DDP of two buckets. */
+/* A signature whose operations come `per_step` times a step for 300 steps, beside DDP with two buckets. */
 struct other {
     const char *what;
     enum nb_func func;
     ncclDataType_t type;
     uint64_t count;
-    int stable; /* the same address every time */
+    int stable; /* 1: the same address every time */
     unsigned per_step, every;
     float drift; /* content: fixed + drift x step + noise x random */
     float noise;
-    int gathered; /* also gathered, with the same (not weight-like) content, as activations are */
+    int gathered; /* also gathered, with the same content, which is unlike weights, as activations are */
 };
 
 static const struct other others[] = {
@@ -273,7 +273,7 @@ START_TEST(test_never)
     int last = -1;
 
     for (unsigned step = 0; step < 300; step++) {
-        /* The job's own gradients, in other places: DDP. */
+        /* The job's own gradients come in other places: DDP. */
         for (unsigned b = 0; b < 2; b++) {
             struct nb_class_op ddp = {.comm = 9,
                                       .nranks = 16,
@@ -299,7 +299,7 @@ START_TEST(test_never)
             if (o->gathered) {
                 struct nb_class_op gather = op;
                 gather.func = NB_FUNC_ALL_GATHER;
-                /* 2: gathered again when recomputed, with the very same content */
+                /* 2: gathered again at recomputation, with exactly the same content */
                 for (int i = 0; i < o->gathered; i++) {
                     nb_classify_call(c, &gather);
                     nb_classify_gather(c, &gather, samples, SAMPLES);
@@ -311,13 +311,13 @@ START_TEST(test_never)
                           step, nb_class_reason_text(d.reason));
         }
     }
-    ck_assert_int_eq(last, NB_CLASS_GRADIENT); /* the job's own ones were recognised beside it */
+    ck_assert_int_eq(last, NB_CLASS_GRADIENT); /* the job's own gradients were recognized beside it */
     nb_classify_destroy(c);
 }
 END_TEST
 
-/* An all-reduce of the result of a reduce-scatter, as HSDP has it: the evidence that its values may speak
- * against. */
+/* All-reduce the result of a reduce-scatter, as HSDP does. That is the evidence which its values may
+ * contradict. */
 static struct nb_class_decision sum_of_result(struct nb_classify *c, const struct nb_class_op *op,
                                               const float *samples)
 {
@@ -332,7 +332,8 @@ static struct nb_class_decision sum_of_result(struct nb_classify *c, const struc
     return nb_classify_reduce(c, op, samples, SAMPLES);
 }
 
-/* Sums that change in every step and come from where gradients do: their values say that they are none. */
+/* Sums that change in every step and come from the places of gradients. Their values show that they are
+ * none. */
 static const struct {
     const char *what;
     ncclDataType_t type;
@@ -371,7 +372,8 @@ START_TEST(test_vetoed)
 }
 END_TEST
 
-/* A gradient whose content begins to repeat is revoked at once, and forgiven when that has long been over. */
+/* The module revokes a gradient at once when its content begins to repeat, and forgives it long after that
+ * ended. */
 START_TEST(test_revoked)
 {
     struct nb_classify *c = create("");
@@ -409,9 +411,9 @@ START_TEST(test_revoked)
 }
 END_TEST
 
-/* One type, one size, one communicator, fixed buffers once a step: what DDP's reducer sums is a gradient,
- * whatever it looks like, and what others sum is not, however much it does. The log is not told at each call
- * that the last buffer was another one's. */
+/* One type, one size, one communicator, fixed buffers once a step. The sums of DDP's reducer are gradients,
+ * however they look. Other callers' sums are not, however they look. The log does not report at each call
+ * that the last buffer came from another caller. */
 START_TEST(test_caller)
 {
     static const enum nb_caller callers[] = {NB_CALLER_UNKNOWN, NB_CALLER_BUCKET, NB_CALLER_HOOK,
@@ -451,8 +453,8 @@ START_TEST(test_caller)
 }
 END_TEST
 
-/* A small reduce-scatter whose weights nobody sees stays raw and says why; where the user vouches for it, its warm-up ends, with
- * passes that calls tell or without. */
+/* A small reduce-scatter whose weights the module does not see stays raw, and the log says why. Where the
+ * user vouches for it, its warm-up ends, whether or not calls tell passes. */
 START_TEST(test_small_vouched)
 {
     struct nb_classify *c = create(_i ? "reduce_scatter:float32:8192" : "");
@@ -465,7 +467,7 @@ START_TEST(test_small_vouched)
         struct nb_class_decision d;
         for (unsigned i = 0; i < SAMPLES; i++)
             samples[i] = rnd_normal(&seed);
-        op.passes = _i == 1 ? call / 4 + 1 : 0; /* four of a step */
+        op.passes = _i == 1 ? call / 4 + 1 : 0; /* four calls in a step */
         nb_classify_call(c, &op);
         d = nb_classify_reduce(c, &op, samples, SAMPLES);
         ck_assert_int_eq(d.kind == NB_CLASS_GRADIENT, _i > 0);
@@ -478,8 +480,8 @@ START_TEST(test_small_vouched)
 }
 END_TEST
 
-/* The evidence is this very operation's: of the same signature, what is not the result of a reduce-scatter
- * stays raw. */
+/* The evidence holds for one operation: another operation of the same signature, which is not the result of a
+ * reduce-scatter, stays raw. */
 START_TEST(test_linked)
 {
     struct nb_classify *c = create("");
@@ -516,7 +518,7 @@ START_TEST(test_override)
         ck_assert_int_eq(d.kind, NB_CLASS_GRADIENT);
         ck_assert_int_eq(d.reason, NB_WHY_USER_YES);
         ck_assert_int_eq(d.changed, i == 0);
-        ck_assert(i > 1 || d.warmup); /* the warm-up is for the user's gradients too */
+        ck_assert(i > 1 || d.warmup); /* the user's gradients have a warm-up too */
     }
     op.count = 1500;
     ck_assert_int_eq(nb_classify_reduce(c, &op, NULL, 0).reason, NB_WHY_USER_NO);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Coded or raw: each rule alone, the order of the rules, their stages, and the codec where none of them
- * holds. */
+/* Coded or raw: each rule alone, the order of the rules, their stages, and the codec where no rule holds. */
 #include <string.h>
 
 #include "base/params.h"
@@ -9,7 +8,7 @@
 
 static struct nb_params params;
 
-/* An all-reduce that every rule lets pass. */
+/* Return the facts of an all-reduce that every rule lets pass. */
 static struct nb_facts coded(void)
 {
     params = *nb_params_defaults();
@@ -26,8 +25,8 @@ static struct nb_facts coded(void)
                              .values = NB_MIN_CODED_VALUES};
 }
 
-/* Change the facts so that a rule holds. Of two rules that need the same fact otherwise, the first is the one
- * that holds. */
+/* Change the facts so that a rule holds. Where two rules need opposite values of a fact, the first rule
+ * holds. */
 static void break_rule(struct nb_facts *f, enum nb_raw_reason rule)
 {
     switch (rule) {
@@ -72,7 +71,7 @@ START_TEST(each_rule)
 }
 END_TEST
 
-/* Of two rules that hold the first gives the reason. */
+/* Where two rules hold, the first gives the reason. */
 START_TEST(order)
 {
     const enum nb_raw_reason first = (enum nb_raw_reason)_i;
@@ -81,7 +80,7 @@ START_TEST(order)
         struct nb_facts f = coded();
 
         if (first == NB_RAW_LINK && second == NB_RAW_SHADOW)
-            continue; /* shadow mode shows what coding would do, on every link */
+            continue; /* shadow mode shows the effect of coding on every link */
         break_rule(&f, second);
         break_rule(&f, first);
         ck_assert_msg(nb_decide(&f, NB_STAGE_SEGMENT).reason == first, "%s, %s: %s", nb_reason_name(first),
@@ -120,10 +119,10 @@ START_TEST(codecs_of_sums)
         struct nb_facts f = coded();
 
         f.func = NB_FUNC_REDUCE_SCATTER;
-        f.recorded = false; /* which only all-reduces need */
+        f.recorded = false; /* only all-reduces need a record */
         f.finer = cases[i].finer;
         params.rs = cases[i].word;
-        params.ar = NB_SUM_RAW; /* another function's */
+        params.ar = NB_SUM_RAW; /* the setting of another function */
         ck_assert_int_eq(nb_decide(&f, NB_STAGE_SEGMENT).codec, cases[i].codec);
         /* Only auto leaves it to the reckoning. */
         f.pays_from = UINT64_MAX;
@@ -159,7 +158,7 @@ START_TEST(codecs_of_gathers)
         struct nb_facts f = coded();
 
         f.func = NB_FUNC_ALL_GATHER;
-        f.redop = ncclMax; /* no fact of all-gathers */
+        f.redop = ncclMax; /* all-gathers have no reduction operator */
         f.recorded = f.gradient = false;
         f.typed = cases[i].typed;
         f.type = cases[i].type;
@@ -168,7 +167,7 @@ START_TEST(codecs_of_gathers)
         ck_assert_msg(nb_decide(&f, NB_STAGE_VALUES).codec == cases[i].codec, "case %zu", i);
         f.bytes = (uint64_t)params.ag_min_bytes - 1;
         ck_assert_int_eq(nb_decide(&f, NB_STAGE_VALUES).codec, NB_CODEC_RAW);
-        /* NIBBLE_AG=raw is carried by CollNet, without codecs. */
+        /* With NIBBLE_AG=raw CollNet carries the operation without codecs. */
         f = (struct nb_facts){
             .params = &params, .func = NB_FUNC_ALL_GATHER, .bytes = 1 << 20, .carried = true};
         ck_assert_int_eq(nb_decide(&f, NB_STAGE_CALL).reason == NB_CODED, cases[i].word != NB_AG_OFF);

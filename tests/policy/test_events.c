@@ -27,7 +27,7 @@ START_TEST(join)
     ck_assert_int_eq(c.mask,
                      ncclProfileColl | ncclProfileCollApi | ncclProfileKernelLaunch | ncclProfileCeColl);
     ck_assert(nb_queue_is_profiled(q));
-    /* A group: the calls in the user's order, the launches in NCCL's. */
+    /* A group has the calls in the user's order and the launches in NCCL's. */
     ev_call(prof, &c, &ar);
     ev_call(prof, &c, &rs);
     ev_call(prof, &c, &ag);
@@ -60,7 +60,7 @@ START_TEST(join)
 }
 END_TEST
 
-/* NCCL does not tell the users' calls before 2.28. */
+/* Before version 2.28 NCCL does not report the user's calls. */
 START_TEST(without_calls)
 {
     struct nb_queue *q = consume(8, -1, 2);
@@ -127,14 +127,14 @@ START_TEST(contradictions_and_orphans)
     ev_call(prof, &c, &a);
     b.count = 11;
     b.call = a.call;
-    ev_launch(prof, &c, &b, 1); /* another count than the user's */
+    ev_launch(prof, &c, &b, 1); /* another count than in the user's call */
     r = next(q);
     ck_assert_uint_eq(r.flags & (NB_RECORD_API | NB_RECORD_DOUBT), NB_RECORD_DOUBT);
     b = a;
     b.type = "ncclFloat16";
     ev_launch(prof, &c, &b, 1);
     ck_assert_uint_eq(next(q).flags & (NB_RECORD_API | NB_RECORD_DOUBT), NB_RECORD_DOUBT);
-    /* Handles that are none of ours: NULL, pointers, garbage, another communicator's. */
+    /* Foreign handles: NULL, pointers, garbage, another communicator's. */
     void *const bad[] = {NULL, &a, (void *)~(uintptr_t)0, (void *)(uintptr_t)0xb, NULL};
     ev_call(prof, &other, &b);
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -151,7 +151,7 @@ START_TEST(contradictions_and_orphans)
 }
 END_TEST
 
-/* Calls are forgotten when thousands have come after them, never mistaken for others. */
+/* The queue forgets calls when thousands have come after them, and never mistakes them for others. */
 START_TEST(generations)
 {
     struct nb_queue *q = consume(11, -1, 2);
@@ -187,7 +187,8 @@ START_TEST(replay)
     ev_open(prof, &c, 12, 2, 2, 0);
     captured.captured = true;
     ev_call(prof, &c, &captured);
-    for (int i = 0; i < 20000; i++) { /* replays among eager operations; the ring goes round several times */
+    for (int i = 0; i < 20000; i++) { /* replays among eager operations, while the ring goes round several
+                                         times */
         if (i % 3 == 0) {
             both(&c, &eager);
             r = next(q);
@@ -247,11 +248,11 @@ START_TEST(missing_launches)
     ev_launch(prof, &c, &o, 0);
     both(&c, &o);
     ck_assert_uint_eq(missing_of_next(q), 2);
-    both(&c, &ring); /* told, and goes elsewhere: nothing is missing */
+    both(&c, &ring); /* reported, and runs elsewhere: no record is missing */
     both(&c, &o);
     ck_assert_uint_eq(missing_of_next(q), 0);
     ev_launch(prof, &c, &o, 0);
-    both(&c, &ring); /* shows that one is missing; the next record says so */
+    both(&c, &ring); /* shows a loss, which the next record states */
     both(&c, &g);
     ck_assert_uint_eq(missing_of_next(q), 1);
     ev_close(prof, &c);
@@ -336,7 +337,7 @@ START_TEST(threads)
     nb_queue_get_counts(q, &n);
     ck_assert_uint_eq(taken, n.pushed);
     ck_assert_uint_eq(n.pushed + n.dropped, THREADS * EACH);
-    /* What was dropped last is told by a record yet to come. */
+    /* A later record reports the last drops. */
     nb_queue_push(q, &(struct nb_record){.bytes = 4});
     missing += missing_of_next(q);
     ck_assert_uint_eq(missing, n.dropped);
@@ -348,7 +349,7 @@ START_TEST(threads)
 }
 END_TEST
 
-/* One communicator, its calls from one thread and its replays from another, as NCCL's host callbacks do. */
+/* One communicator with calls from one thread and replays from another, as NCCL's host callbacks do. */
 static void *replayer(void *arg)
 {
     struct ev_comm *c = arg;
@@ -389,16 +390,16 @@ START_TEST(replay_beside_calls)
     }
     pthread_join(t[0], NULL);
     pthread_join(t[1], NULL);
-    nb_queue_get_counts(q, &n); /* a full queue may have dropped either */
+    nb_queue_get_counts(q, &n); /* a full queue may have dropped calls or launches */
     ck_assert(gathers > 0 || n.dropped >= EACH);
     ev_close(prof, &c);
     end(q);
 }
 END_TEST
 
-/* ---- what NCCL carries out past CollNet ---------------------------------------------------------------- */
+/* ---- operations that NCCL runs without CollNet --------------------------------------------------------- */
 
-/* How often it was said, and the last words. */
+/* Number of reports, and the last text. */
 static int told;
 static char words[512];
 
@@ -424,8 +425,8 @@ static void open_listening(struct ev_comm *c, int nodes)
     prof->init(&c->ctx, 0x9f, &c->mask, NULL, nodes, nodes, 0, listen);
 }
 
-/* Calls of one function that are never launched: kernels for symmetric memory. Not so while some are, nor in
- * a graph, nor inside a node, nor for other functions. */
+/* Calls of one function that NCCL never launches use kernels for symmetric memory. That is not so while some
+ * calls are launched, in a graph, inside a node, or for other functions. */
 START_TEST(symmetric_memory)
 {
     struct nb_queue *q = consume(0x9f, -1, 2);
@@ -466,7 +467,7 @@ START_TEST(symmetric_memory)
 }
 END_TEST
 
-/* Copy engines: NCCL reports them, from version 6 on. */
+/* Copy engines: NCCL reports them from version 6 on. */
 START_TEST(copy_engines)
 {
     struct nb_queue *q = consume(0x9f, -1, 2);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whose error: the identity module on the traces of all frameworks, against the truth. Prints a table.
+ * Whose error: compare the identity module with the truth on the traces of all frameworks, and print a table.
  *
- * The promises: a buffer with an address or a signature of its own is fed from the warm-up's end on, blocks
- * of equal size from step 50; no error of another buffer is ever added where the evidence can decide, and in
- * at most one of a thousand operations where layers are left out or frozen in turn. A decider that is wrong
- * on purpose must be found out by the same checker.
+ * The promises: a buffer with its own address or signature is fed from the end of the warm-up, blocks of
+ * equal size from step 50. The module never adds another buffer's error where the evidence can decide, and
+ * adds one in at most one of a thousand operations where layers are left out or frozen in turn. The same
+ * checker must find out a decider that is wrong on purpose.
  */
 #include <math.h>
 #include <stdio.h>
@@ -44,8 +44,8 @@ static void head(const char *title)
            "first step");
 }
 
-/* The least share fed after the warm-up. What lacks are steps of a sudden spike, and after a checkpoint
- * inside the node (HSDP) the steps until the usual run of gathers is found again. */
+/* Return the least share fed after the warm-up. The rest are steps of a sudden spike, and after a checkpoint
+ * inside the node (HSDP) the steps until the module finds the usual run of gathers again. */
 static double least_fed(enum framework f)
 {
     return f == F_HSDP || f == F_OUTER ? 0.96 : 0.98;
@@ -61,7 +61,7 @@ static void check_orderly(enum framework f, unsigned variants)
     ck_assert_uint_eq(o.stats.lost_calls, 0);
     ck_assert(o.gradients > 0 && (double)o.fed >= least_fed(f) * (double)o.gradients);
     ck_assert_int_gt(o.first, 0);
-    /* DDP makes its buckets anew after the first step; the outer steps come every fifth step only. */
+    /* DDP makes its buckets anew after the first step. Outer steps come only every fifth step. */
     ck_assert_int_le(o.first, stable ? 15 : 50);
 }
 
@@ -99,8 +99,8 @@ START_TEST(test_adverse)
 }
 END_TEST
 
-/* Where gradients of all layers are reduced whatever ran, those of layers left out or frozen are zeros: never
- * another's error, and what is not zero is fed. */
+/* Where the framework reduces gradients of all layers, the gradients of frozen and left-out layers are zeros.
+ * No gradient gets another's error, and all gradients that are not zero are fed. */
 START_TEST(test_zeros)
 {
     static const enum framework whole[] = {
@@ -116,7 +116,7 @@ START_TEST(test_zeros)
 }
 END_TEST
 
-/* What the gathers tell is enough for FSDP under LayerDrop: nearly all is fed. */
+/* Gathers give enough evidence for FSDP under LayerDrop: nearly all gradients are fed. */
 START_TEST(test_layer_drop)
 {
     static const enum framework shard[] = {F_FSDP1, F_FSDP2, F_FSDP2_KEEP};
@@ -131,7 +131,7 @@ START_TEST(test_layer_drop)
 END_TEST
 
 /* At the end of every seventh step come the squares of a layer's gradients. Their profile looks like the
- * layer's own: yet they get no slot, and nothing that they leave reaches the layer. */
+ * layer's own. They still get no slot, and leave no trace in the layer. */
 START_TEST(test_squares)
 {
     static const enum framework shard[] = {F_FSDP1, F_FSDP2, F_FSDP2_KEEP};
@@ -186,7 +186,7 @@ START_TEST(test_partial_profiles)
         ck_assert_uint_eq(o.misapplied, 0);
         if (known[k] >= NB_PROFILE_LEAST)
             ck_assert((double)o.fed >= 0.98 * (double)o.gradients);
-        else /* the embedding alone, whose signature is its own */
+        else /* the embedding alone, which has its own signature */
             ck_assert((double)o.fed < 0.05 * (double)o.gradients);
         o = run(F_HSDP, V_LISA | V_EVAL, 600, &how);
         ck_assert_uint_le(o.misapplied * 1000, o.gradients);
@@ -197,7 +197,7 @@ START_TEST(test_partial_profiles)
 }
 END_TEST
 
-/* Jobs of few layers, whose recycled memory may look like buffers of their own for a while. */
+/* Jobs of few layers. Their recycled memory may look like separate buffers for a while. */
 START_TEST(test_few_layers)
 {
     static const unsigned layers[] = {4, 8, 12};
@@ -221,7 +221,7 @@ START_TEST(test_few_layers)
 }
 END_TEST
 
-/* Communicators run beside each other: the engine meets their operations in any order. */
+/* Communicators run beside each other: the engine sees their operations in any order. */
 START_TEST(test_beside)
 {
     static const enum framework several[] = {F_HSDP, F_OUTER};
@@ -266,7 +266,7 @@ END_TEST
 
 /* ---- negative controls -------------------------------------------------------------------------------- */
 
-/* In every other step the slot of the operation before: the error that a neighbour left. */
+/* In every other step, return the slot of the operation before: an error left by a neighbor. */
 static void neighbour(struct nb_identity_decision *d, const struct event *e, void *arg)
 {
     int64_t *before = arg, own = d->tracked;
@@ -290,7 +290,7 @@ START_TEST(test_wrong_on_purpose)
     wrong.tamper_arg = &before;
     o = run(F_FSDP2, 0, 200, &wrong);
     ck_assert_uint_gt(o.misapplied * 10, o.gradients * 9);
-    trusting.config.trust_prediction = 1; /* sequence without content */
+    trusting.config.trust_prediction = 1; /* trust the sequence without content */
     o = run(F_FSDP2_KEEP, V_PREFETCH | V_DROP | V_EVAL, 200, &trusting);
     o = run(F_HSDP, V_LISA, 200, &trusting);
     ck_assert_uint_gt(o.misapplied * 1000, o.gradients);
@@ -300,8 +300,8 @@ END_TEST
 /* ---- the data model -------------------------------------------------------------------------------------
  */
 
-/* Profiles of the traces behave like measured ones: 0.55 to 0.77 with the own past, at most 0.37 with
- * another's. */
+/* The profiles of the traces behave like measured profiles: they correlate 0.55 to 0.77 with their own past,
+ * and at most 0.37 with another's. */
 START_TEST(test_profiles)
 {
     static float average[LAYERS][NB_PROFILE_GROUPS], now[LAYERS][NB_PROFILE_GROUPS], mean[NB_PROFILE_GROUPS];
@@ -362,8 +362,8 @@ static const struct nb_identity_call bucket0 = {7, NB_FUNC_ALL_REDUCE, ncclFloat
 static const struct nb_identity_call bucket1 = {7, NB_FUNC_ALL_REDUCE, ncclFloat32, 200000, 0x2000, 0x2000, 1,
                                                 0};
 
-/* Two models in turn, one of them not in every step, and nothing else that tells steps: DDP's buckets have
- * slots of their own from the first time on, which expire when they have not come for long. */
+/* Two models in turn, one of them not in every step, without other signs of steps. DDP's buckets have their
+ * own slots from the first time on. These expire after a long absence. */
 START_TEST(test_buckets)
 {
     struct nb_identity *id = nb_identity_create(NULL);
@@ -386,7 +386,7 @@ START_TEST(test_buckets)
             ck_assert_int_eq(d.empty, slot[b] < 0 || (b == 3 && step == 40));
             slot[b] = d.tracked;
         }
-    /* The same memory, by somebody else: no bucket, and not its slot. */
+    /* Another caller's use of the same memory is not a bucket, and does not get its slot. */
     c.bucket = 0;
     ck_assert_int_eq(reduce(id, &c, 0).tracked, -1);
     nb_identity_destroy(id);
@@ -408,7 +408,7 @@ START_TEST(test_geometry_and_age)
     ck_assert_int_ge(slot, 0);
     ck_assert_int_eq(d.empty, 0);
     reduce(id, &bucket0, 1);
-    d = reduce(id, &bucket1, 2); /* positions map otherwise */
+    d = reduce(id, &bucket1, 2); /* positions map differently */
     ck_assert_int_eq(d.tracked, slot);
     ck_assert_int_eq(d.empty, 1);
     reduce(id, &bucket0, 1);
@@ -431,7 +431,7 @@ START_TEST(test_limits)
     uint64_t n;
 
     ck_assert_ptr_nonnull(id);
-    /* Never announced; begun twice; announced too long ago. */
+    /* Never announced, begun twice, announced too long ago. */
     ck_assert_int_eq(nb_identity_reduce(id, 5, NULL, 0).reason, NB_ID_FULL);
     n = nb_identity_call(id, &bucket0);
     nb_identity_reduce(id, n, NULL, 0);
@@ -442,7 +442,7 @@ START_TEST(test_limits)
     ck_assert_int_eq(nb_identity_reduce(id, n, NULL, 0).reason, NB_ID_FULL);
     nb_identity_get_stats(id, &stats);
     ck_assert_uint_eq(stats.lost_calls, 3);
-    /* More signatures, buffers and slots than there is room for; profiles that are no numbers. */
+    /* More signatures, buffers and slots than the tables hold, and profiles of NaN. */
     for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++)
         bad[i] = i % 2 ? NAN : INFINITY;
     for (uint64_t i = 0; i < 3000; i++) {

@@ -48,7 +48,7 @@ START_TEST(listens_while_a_group_is_there)
     ck_assert_ptr_eq(nb_job_get(ctx, GPU), job);
     nb_job_put(job);
     ck_assert_uint_eq(nb_job_announce(job, &c), 0);
-    nb_job_forget(job, 1); /* knows nothing, which is no error */
+    nb_job_forget(job, 1); /* an unknown communicator is not an error */
     ck_assert_int_eq(nb_job_attach(job), 0);
     ck_assert_uint_eq(nb_job_announce(job, &c), 1);
     ck_assert_uint_eq(nb_job_announce(job, &c), 2);
@@ -62,8 +62,8 @@ START_TEST(listens_while_a_group_is_there)
 }
 END_TEST
 
-/* A buffer that comes once a step, between gathers that change, gets a slot: announced or not; but not one of
- * several calls when it is not known which. */
+/* A buffer that comes once a step, between changing gathers, gets a slot, announced or not. One of several
+ * calls gets a slot only when its number is known. */
 static int64_t last_slot(int announced, int known)
 {
     struct nb_job *job = nb_job_get(ctx, GPU);
@@ -88,7 +88,7 @@ static int64_t last_slot(int announced, int known)
         nb_job_gather(job, g, announced, &gather, &weights, 7, 1);
         if (nb_job_shard(job, &gather, BLOCK * 4, &width)) {
             ck_assert_uint_eq(width, 4);
-            for (unsigned i = 0; i < picks; i++) { /* weights that go against the sums before */
+            for (unsigned i = 0; i < picks; i++) { /* weights that move against the earlier sums */
                 block[i] -= 0.01f * sums[i];
                 memcpy(&raw[i], &block[i], 4);
             }
@@ -117,7 +117,7 @@ START_TEST(with_and_without_announcement)
 }
 END_TEST
 
-/* Calls that were overwritten before the engine looked are lost, those after them are found. */
+/* Calls that the job overwrote before the engine looked are lost. The engine finds the calls after them. */
 START_TEST(overwritten_calls)
 {
     struct nb_job *job = nb_job_get(ctx, GPU);
@@ -164,7 +164,7 @@ START_TEST(calls_of_records)
     ck_assert_uint_eq(c.count, 16 * 1024);
     ck_assert_int_eq(c.type, ncclBfloat16);
     ck_assert(c.comm == 9 && c.send == 0x10 && c.recv == 0x20 && c.passes);
-    r.flags = 0; /* the user's call is not known: bytes */
+    r.flags = 0; /* without the user's call the type is bytes */
     c = nb_job_call_of(&r);
     ck_assert_uint_eq(c.count, 16 * 2048);
     ck_assert_int_eq(c.type, ncclInt8);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tables of decisions grow as they are used. Where there is no memory for that, fewer operations are
- * coded or fed, and none wrongly. The program is linked with --wrap for calloc and for the functions of
- * identity, so that only what happens inside of these is refused.
+ * The tables of decisions grow with use. Without memory for that, fewer operations are coded or fed, and all
+ * of them correctly. The program is linked with --wrap for calloc and for the functions of identity, so that
+ * only allocations inside these functions fail.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "tests/suite.h"
 
 static int inside;
-static unsigned granted, refused; /* allocations that are still granted; that were not */
+static unsigned granted, refused; /* allocations that still succeed, and failed ones */
 
 void *__real_calloc(size_t n, size_t bytes);
 void *__wrap_calloc(size_t n, size_t bytes);
@@ -84,9 +84,9 @@ START_TEST(feeds_less)
         ck_assert_uint_gt(all, 0);
         for (unsigned i = 0; i < GRANTS; i++)
             ck_assert_uint_le(feed(&trace, frameworks[f], 40, grants[i]).fed, all);
-        ck_assert_uint_eq(feed(&trace, frameworks[f], 40, 0).fed, 0); /* there are no slots */
+        ck_assert_uint_eq(feed(&trace, frameworks[f], 40, 0).fed, 0); /* without memory for slots */
         ck_assert_uint_gt(refused, 0);
-        feed(&trace, frameworks[f], 400, 1); /* more than the ring of calls begins with */
+        feed(&trace, frameworks[f], 400, 1); /* more than the ring of calls has at first */
         free(trace.event);
     }
 }

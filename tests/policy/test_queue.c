@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose queue a record joins: either half first, several GPUs, heads, communicators that share resources. */
+/* The queue that a record joins: either half first, several GPUs, heads, communicators that share
+ * resources. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +18,8 @@ START_TEST(either_half_first)
 
     gpu = 3;
     ev_open(prof, &c, 16, 2, 2, 0);
-    both(&c, &o); /* nobody consumes */
-    gpu = -1;     /* the connecting thread has no context: the communicator tells */
+    both(&c, &o); /* without a consumer */
+    gpu = -1;     /* the connecting thread has no context, so the communicator tells the GPU */
     q = consume(16, -1, 2);
     nothing(q);
     both(&c, &o);
@@ -58,8 +59,8 @@ START_TEST(several_gpus_in_a_process)
 }
 END_TEST
 
-/* More GPUs a node than heads that can be told apart (a rack that is one node): nothing is known of their
- * number, also when a gather or scatter has shown it. */
+/* More GPUs a node than heads that the record can distinguish (a rack that is one node). Their number stays
+ * unknown, even after a gather or scatter has shown it. */
 START_TEST(heads_beyond_count)
 {
     struct nb_queue *q = consume(19, -1, 2);
@@ -73,7 +74,7 @@ START_TEST(heads_beyond_count)
         both(&c, &ar);
         r = next(q);
         ck_assert_uint_eq(r.heads, 0);
-        ck_assert(r.flags & NB_RECORD_CHAIN); /* its length says nothing */
+        ck_assert(r.flags & NB_RECORD_CHAIN); /* its length says nothing about heads */
         both(&c, &rs);
         ck_assert_uint_eq(next(q).bytes, 20);
     }
@@ -132,8 +133,8 @@ START_TEST(split_children)
     nothing(q);
     nb_events_get_counts(elsewhere.ctx, &n);
     ck_assert_uint_eq(n.unqueued, 1);
-    /* A second family on the device: whose the child is cannot be told, so both learn that one may be
-     * missing. */
+    /* A second family on the device makes the child's parent uncertain, so both families learn that a record
+     * may be missing. */
     second = consume(24, 0, 2);
     both(&child, &b);
     nothing(q);
@@ -141,7 +142,7 @@ START_TEST(split_children)
     both(&parent, &a);
     ck_assert_uint_eq(missing_of_next(q), 1);
     end(second);
-    /* The child gets a group of its own. */
+    /* The child gets its own group. */
     second = consume(21, 0, 2);
     both(&child, &b);
     nothing(q);
@@ -176,7 +177,7 @@ START_TEST(no_context)
     ck_assert_int_eq(prof->finalize(NULL), ncclSuccess);
     ck_assert_int_eq(prof->init(NULL, 1, NULL, NULL, 1, 1, 0, NULL), ncclSuccess);
     ck_assert_int_eq(ncclProfiler_v5.init(&handle, 1, NULL, NULL, 1, 1, 0, NULL), ncclSuccess);
-    /* Relatives of the wanted events, texts that are missing. */
+    /* Send relatives of the wanted events, and events without texts. */
     for (unsigned bit = 0; bit < 16; bit++) {
         void *h = &o;
         memset(&d5, 0, sizeof(d5));

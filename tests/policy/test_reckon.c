@@ -15,7 +15,7 @@
 static const enum nb_func sums[] = {NB_FUNC_REDUCE_SCATTER, NB_FUNC_ALL_REDUCE};
 static const enum nb_func funcs[] = {NB_FUNC_REDUCE_SCATTER, NB_FUNC_ALL_REDUCE, NB_FUNC_ALL_GATHER};
 static const uint32_t codecs[] = {NB_RECKON_PORTABLE, NB_RECKON_AVX2, NB_RECKON_AVX512};
-/* Mbit/s, from a modem to more than there is. */
+/* Mbit/s, from a modem to more than exists. */
 static const uint32_t rates[] = {1,     10,    100,    500,    1000,   2500,   10000,    25000,
                                  40000, 50000, 100000, 200000, 400000, 800000, 10000000, UINT32_MAX};
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -42,7 +42,7 @@ START_TEST(unknown)
 {
     const struct nb_reckoning none[] = {
         reckon(0, NB_RECKON_AVX512, 4, 4),      reckon(400000, NB_RECKON_UNKNOWN, 4, 4),
-        reckon(400000, NB_RECKON_GPU, 4, 4),    reckon(400000, 4, 4, 4), /* of a release to come */
+        reckon(400000, NB_RECKON_GPU, 4, 4),    reckon(400000, 4, 4, 4), /* of a future release */
         reckon(400000, NB_RECKON_AVX512, 0, 1), reckon(400000, NB_RECKON_AVX512, 0, 0)};
     char text[256];
 
@@ -62,8 +62,8 @@ START_TEST(unknown)
 }
 END_TEST
 
-/* A faster link never turns raw into coded, nor makes more sizes pay; a faster codec, or one with more
- * threads, never the other way; and every time is a time. */
+/* A faster link never turns raw into coded, and never makes more sizes pay. A faster codec, or a codec with
+ * more threads, never does the opposite. Every time is positive and finite. */
 START_TEST(one_way)
 {
     static const int nodes[] = {2, 3, 4, 5, 8, 16, 31, 32, 64, 1024, 4096};
@@ -101,7 +101,7 @@ START_TEST(one_way)
 }
 END_TEST
 
-/* More threads help, and what is said of them is so. */
+/* More threads help, and the text about them is true. */
 START_TEST(threads)
 {
     for (size_t c = 0; c < COUNT(codecs); c++)
@@ -124,8 +124,8 @@ START_TEST(threads)
 }
 END_TEST
 
-/* The ends of the scale: a link that takes no time leaves nothing to gain, one that hardly moves gives the
- * ratio. */
+/* The ends of the scale: coding cannot gain on a link that takes no time, and gains the coded ratio on a link
+ * that hardly moves. */
 START_TEST(ends)
 {
     const struct nb_reckon_nodes group = group_of(2);
@@ -141,7 +141,7 @@ START_TEST(ends)
     for (double bytes = MIB; bytes <= 1024 * MIB; bytes *= 2)
         for (size_t k = 0; k < COUNT(sums); k++)
             ck_assert(fabs(nb_reckon_gain(&f, &group, sums[k], 2, bytes) * 0.268 - 1) < 0.02);
-    /* A value or two are headers and latency: no gain, and no nonsense. */
+    /* A value or two are headers and latency: no gain, and sane numbers. */
     f.link = 125e6;
     for (double bytes = 1; bytes <= 64; bytes *= 2)
         for (size_t k = 0; k < COUNT(sums); k++)
@@ -149,8 +149,8 @@ START_TEST(ends)
 }
 END_TEST
 
-/* What the issue is about: one engine's thread at 400 Gbit/s is far slower than raw bytes, and at 10 it is
- * not. */
+/* The known cases: one engine's thread is far slower than raw bytes at 400 Gbit/s, and faster at 10
+ * Gbit/s. */
 START_TEST(known_cases)
 {
     const struct nb_reckoning fast = reckon(400000, NB_RECKON_AVX512, 0, 4),
@@ -172,19 +172,20 @@ START_TEST(known_cases)
 }
 END_TEST
 
-/* A communicator is declined where settings leave something to the reckoning and nothing is coded. */
+/* The plugin declines a communicator where settings leave the choice to the reckoning and no operation is
+ * coded. */
 START_TEST(declines)
 {
     static const struct {
         int rs, ar, ag;
-        bool fast, slow; /* declined on links that are too fast for every codec, and on slow ones */
+        bool fast, slow; /* declined on links too fast for every codec, and on slow links */
     } cases[] = {
         {NB_SUM_AUTO, NB_SUM_AUTO, NB_AG_AUTO, true, false},
         {NB_SUM_AUTO, NB_SUM_AUTO, NB_AG_RAW, true, false},
         {NB_SUM_AUTO, NB_SUM_AUTO, NB_AG_OFF, true, false},
         {NB_SUM_RAW, NB_SUM_RAW, NB_AG_AUTO, true, false},
         {NB_SUM_RAW, NB_SUM_AUTO, NB_AG_AUTO, true, false},
-        {NB_SUM_RAW, NB_SUM_RAW, NB_AG_RAW, false, false}, /* the user says it all */
+        {NB_SUM_RAW, NB_SUM_RAW, NB_AG_RAW, false, false}, /* the user sets everything */
         {NB_SUM_INT4, NB_SUM_AUTO, NB_AG_AUTO, false, false},
         {NB_SUM_AUTO, NB_SUM_INT8, NB_AG_AUTO, false, false},
         {NB_SUM_AUTO, NB_SUM_AUTO, NB_AG_EXACT, false, false},
@@ -228,7 +229,7 @@ START_TEST(declines)
 }
 END_TEST
 
-/* The slowest of each counts, in any order; who does not know keeps all from knowing. */
+/* The slowest node's facts count, in any order. A node without facts makes the result unknown for all. */
 START_TEST(slowest)
 {
     const struct nb_reckon_facts one = {25000, NB_RECKON_AVX512, 2}, two = {100000, NB_RECKON_AVX2, 4},
@@ -272,7 +273,7 @@ START_TEST(words)
 }
 END_TEST
 
-/* What was seen only warns: which way it points, and what pins it. */
+/* A measured rate only warns: the direction it points to, and the setting that pins it. */
 START_TEST(seen)
 {
     const struct nb_reckoning coded = reckon(10000, NB_RECKON_AVX512, 2, 4);
@@ -303,7 +304,7 @@ START_TEST(seen)
         ck_assert_msg(strstr(text, "did not come true: coded would be") &&
                           strstr(text, "NIBBLE_LINK_MBPS=800 "),
                       "%s", text);
-        /* Not where codecs had much to do: then the link is not known. */
+        /* Where codecs were busy, the link's rate stays unknown. */
         nb_reckon_seen_text(&raw, sums[k], &busy, text, sizeof(text));
         ck_assert_ptr_nonnull(strstr(text, "came true: raw"));
     }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Profiler, tuner and CollNet together, in NCCL's order: the user's calls, the tuner's answer, the launches,
- * and then the proxy's windows, padded with NaN patterns and huge values. All-reduces that have their event
- * are quantized, within the quantizer's error and with the same bits on all nodes; those whose event is lost
- * or wrong, on one node or on all, are right to the bit, and nothing ever fails.
+ * then the proxy's windows, padded with NaN patterns and huge values. All-reduces with their event are
+ * quantized, within the quantizer's error and with the same bits on all nodes. All-reduces whose event is
+ * lost or wrong, on one node or on all, are right to the bit. No operation fails.
  *
  * Error bounds as in tests/harness/records.c.
  */
@@ -135,13 +135,13 @@ static int doomed_node(struct hx_node *node, void *arg)
                                .count = counts[round % 4],
                                .seed = (uint64_t)round + 1};
         int hit = round % 3 == 1, mine = hit && (how->everywhere || node->rank == 1);
-        /* Lost everywhere: raw everywhere, so right to the bit. On one node: its part is raw, all of it is
-         * right. */
+        /* An event lost on all nodes makes the operation raw on all, so it is right to the bit. An event lost
+         * on one node makes that node's part raw, and all values are right. */
         spec.fill = hit && how->everywhere ? HX_FILL_EXACT : HX_FILL_NORMAL;
         spec.max_nmse = hit && how->everywhere ? 0 : bound_of(node->nnodes, &spec);
         if (one(&r, spec, mine ? how->fate : TOLD, &nmse))
             return 1;
-        /* Everything before the first fault is coded. */
+        /* Operations before the first fault are coded. */
         if (round == 0)
             HX_CHECK(nmse > spec.max_nmse / 4, "round %d: error %.3g: not coded", round, nmse);
     }
@@ -196,7 +196,7 @@ static int storm_node(struct hx_node *node, void *arg)
                                    .channels = (int)hx_rand_below(&shared, 13)};
             spec.count = 1 + (size_t)hx_rand_below(&shared, spec.func == HX_ALL_REDUCE ? 200000 : 40000);
             if (hx_rand_below(&shared, 3) ==
-                0) /* whole numbers of eight steps, so that the slot tells nothing */
+                0) /* whole numbers of eight steps, so that the slot gives no hint */
                 spec.count = 8 * 12 * (16384 / hx_type_size(spec.type));
             if (spec.func != HX_ALL_REDUCE)
                 spec.count = spec.count % 40000 + 1;
@@ -226,7 +226,7 @@ static int storm(void)
     return 0;
 }
 
-/* ---- one node is told another length, by call and launch alike: an error, never wrong values ---- */
+/* ---- one node's call and launch have another length: an error, never wrong values ---- */
 
 static int contradicting_node(struct hx_node *node, void *arg)
 {
@@ -262,7 +262,8 @@ static int contradicting_node(struct hx_node *node, void *arg)
 
 HX_CASE(contradicting, sx_job("contradicting", 3, contradicting_node, NULL, env))
 
-/* ---- a split child shares its parent's group: right in the same order of nodes, an error in another ---- */
+/* ---- a split child shares its parent's group: right in the same order of nodes, an error in another order
+ * ---- */
 
 static int split_node(struct hx_node *node, void *arg)
 {
@@ -292,7 +293,7 @@ static int split_node(struct hx_node *node, void *arg)
     e = event_of(&run);
     ev_call(prof, &reversed, &e);
     ev_launch(prof, &reversed, &e, 1);
-    /* The node in the middle has its number in both: it learns of the error from the others. */
+    /* The node in the middle has its own number in both: the other nodes tell it of the error. */
     ret = hx_post(r.comm, &run.op);
     if (ret == ncclSuccess)
         ret = hx_wait(r.comm, &run.op, HX_SOON_S);
@@ -323,7 +324,7 @@ static int split_scatter(void)
     return sx_job("split, reduce-scatter", 3, split_node, &func, env);
 }
 
-/* ---- how many heads a node has is learned from the lengths of operations ---- */
+/* ---- the lengths of operations show how many heads a node has ---- */
 
 static int heads_node(struct hx_node *node, void *arg)
 {
@@ -334,7 +335,7 @@ static int heads_node(struct hx_node *node, void *arg)
     struct rank r;
 
     (void)arg;
-    /* Four ranks a node, of which one is the only head: the engine is told of one to four heads. */
+    /* Four ranks a node, with one head: the engine learns that there are one to four heads. */
     if (rank_open(node, &cfg, 4, &r))
         return 1;
     spec.max_nmse = bound_of(node->nnodes, &spec);
@@ -343,7 +344,7 @@ static int heads_node(struct hx_node *node, void *arg)
         if (one(&r, spec, TOLD, i == 0 ? &first : &last))
             return 1;
     }
-    /* At first only a quarter is certain, the one whose values are small. */
+    /* At first only a quarter is certain, whose values are small. */
     HX_CHECK(first > 0 && first < last / 4, "errors %.3g and %.3g", first, last);
     HX_CHECK(last > spec.max_nmse / 4, "error %.3g: not coded in the end", last);
     return rank_close(&r);
@@ -389,7 +390,7 @@ static int replay_node(struct hx_node *node, void *arg)
 
 HX_CASE(replay, sx_job("replay", 2, replay_node, NULL, env))
 
-/* ---- with a profiler behind ours: it gets the events, and all stays coded ---- */
+/* ---- with another profiler behind this one: it gets the events, and all operations stay coded ---- */
 
 static int passed_on_node(struct hx_node *node, void *arg)
 {
@@ -431,7 +432,7 @@ static int child_node(struct hx_node *node, void *arg)
     parent = r.events;
     ev_open(prof, &child, COMM_ID + 1, node->nnodes, node->nnodes, node->rank);
     for (int i = 0; i < 12; i++) {
-        /* The child's events are its own; its windows come over the parent's group. */
+        /* The child has its own events, and its windows come over the parent's group. */
         r.events = i % 2 ? child : parent;
         spec.count = 40000 + (size_t)i * 5000;
         spec.seed = (uint64_t)i + 1;
@@ -448,7 +449,7 @@ static int child_node(struct hx_node *node, void *arg)
 
 HX_CASE(child, sx_job("child", 2, child_node, NULL, env))
 
-/* ---- somebody else's profiler and tuner ---- */
+/* ---- another vendor's profiler and tuner ---- */
 
 static int unprofiled_node(struct hx_node *node, void *arg)
 {
@@ -466,7 +467,7 @@ static int unprofiled_node(struct hx_node *node, void *arg)
     for (int k = 0; k < 4; k++)
         if (sx_do(node, comm[k % 2], &spec, NULL))
             return 1;
-    /* Once a process, with the remedy; silent where NCCL could not know better. */
+    /* One warning a process, with the remedy. Silence where NCCL could not know better. */
     HX_CHECK(hx_log_count("profiler", "NCCL_PROFILER_PLUGIN=libnccl-net-nibble.so") == (version >= 11),
              "%d notices of the profiler",
              hx_log_count("profiler", "NCCL_PROFILER_PLUGIN=libnccl-net-nibble.so"));
@@ -491,7 +492,7 @@ static int unprofiled(void)
 
 #define NAME "TENSOR_MODEL_PARALLEL_GROUP"
 
-/* Connect a communicator that NCCL's profiler has given that name; arg: the reason for which it is declined, or NULL. */
+/* Connect a communicator whose name NCCL's profiler gave. `arg` is the reason for declining it, or NULL. */
 static int named_node(struct hx_node *node, void *arg)
 {
     const struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10, .comm_id = COMM_ID};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rules of NIBBLE_GRAD and NIBBLE_COMMS: what they say of a signature and of a communicator, and what is
- * no rule. */
+/* The rules of NIBBLE_GRAD and NIBBLE_COMMS: their effect on a signature and on a communicator, and invalid
+ * rules. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ START_TEST(of_signatures)
     ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_REDUCE_SCATTER, ncclBfloat16, 21, 1), NB_GRAD_YES);
     ck_assert_int_eq(nb_grad_rules_parse("", &r, e, sizeof(e)), 0);
     ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_ALL_REDUCE, ncclFloat16, 1, 1), NB_GRAD_SILENT);
-    /* What is printed can be read. */
+    /* The parser reads the printed rule. */
     nb_grad_rule_text(NB_FUNC_REDUCE_SCATTER, ncclBfloat16, UINT64_MAX, 16, text, sizeof(text));
     ck_assert_int_eq(nb_grad_rules_parse(text, &r, e, sizeof(e)), 0);
     ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_REDUCE_SCATTER, ncclBfloat16, UINT64_MAX, 16),
@@ -83,14 +83,14 @@ START_TEST(of_communicators)
         ck_assert_msg(nb_comm_rules_parse(wrong_rules[i], &r, e, sizeof(e)) != 0, "%s", wrong_rules[i]);
         ck_assert_msg(strstr(e, "rule \"") && r.n == 0, "%s", e);
     }
-    /* What is printed can be read, and means this communicator. */
+    /* The parser reads the printed rule, and it matches this communicator. */
     nb_comm_rule_text(&facts, text, sizeof(text));
     ck_assert_str_eq(text, "nranks=16:nnodes=2:local=8:order=3:name=DATA_PARALLEL_CP");
     ck_assert_int_eq(nb_comm_rules_parse(text, &r, e, sizeof(e)), 0);
     ck_assert_int_eq(nb_comm_rules_ask(&r, &facts), 1);
     facts.order = 4;
     ck_assert_int_eq(nb_comm_rules_ask(&r, &facts), 0);
-    /* A condition on what is not known is not met. */
+    /* A condition on an unknown fact is false. */
     facts = (struct nb_comm_info){.nnodes = 2};
     ck_assert_int_eq(nb_comm_rules_parse("nranks=0-99", &r, e, sizeof(e)), 0);
     ck_assert_int_eq(nb_comm_rules_ask(&r, &facts), 0);
@@ -99,8 +99,8 @@ START_TEST(of_communicators)
 }
 END_TEST
 
-/* Names as frameworks give them. Wrong answers differ in price: to decline gradients loses all, to connect activations
- * costs little. */
+/* Names as frameworks give them. Wrong answers differ in price: declining gradients loses the whole gain,
+ * connecting activations costs little. */
 START_TEST(names)
 {
     static const struct {
@@ -148,7 +148,7 @@ START_TEST(names)
         {"mesh_world", NULL},
         {"default_pg", NULL},
         {"", NULL},
-        /* and spellings of others */
+        /* and other spellings */
         {"tp", "tensor"},
         {"TP0", "tensor"},
         {"tp:3", "tensor"},
@@ -177,7 +177,7 @@ START_TEST(names)
                           (got && cases[i].parallelism && strcmp(got, cases[i].parallelism) == 0),
                       "%s: %s", cases[i].name, got ? got : "none");
     }
-    /* A rule vouches; shadow mode and NIBBLE_FORCE_COLLNET do not ask. */
+    /* A rule vouches. Shadow mode and NIBBLE_FORCE_COLLNET do not ask. */
     snprintf(info.name, sizeof(info.name), "mesh_tp");
     ck_assert_int_eq(nb_comm_rules_parse("", &rules, e, sizeof(e)), 0);
     ck_assert(nb_policy_excludes(&p, &rules, &info, why, sizeof(why)));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How far two patterns of signs agree (policy/recognise/signs.c), against the same by loops. */
+/* The agreement of two patterns of signs (policy/recognise/signs.c), compared with plain loops. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@ static void set(struct nb_signs *s, unsigned i, int sign)
     s->positive[i / 64] |= sign > 0 ? bit : 0;
 }
 
-/* Against the same by loops, over random planes; and of chance the standard deviation is 1. */
+/* Compare with plain loops, over random planes. For chance the standard deviation must be 1. */
 START_TEST(test_agreement)
 {
     uint64_t seed = 5;
@@ -30,7 +30,7 @@ START_TEST(test_agreement)
         float z;
 
         for (unsigned i = 0; i < NB_PICKS; i++) {
-            /* both lean to one side: what is common to all values is no agreement */
+            /* both lean to one side: a common sign of all values is not agreement */
             int g = (int)(rnd(&seed) % (3 + one_sided)) - 1, d = (int)(rnd(&seed) % (3 + one_sided)) - 1;
             g = g > 1 ? 1 : g;
             d = d > 1 ? 1 : d;
@@ -63,8 +63,8 @@ static int sign_at(const struct nb_signs *s, unsigned i)
     return (int)(s->positive[i / 64] >> (i % 64) & 1) - (int)(s->negative[i / 64] >> (i % 64) & 1);
 }
 
-/* Against the same by loops. Of what agrees with a change and the one before alike, however much of both
- * stays, the mean is 0 and the deviation 1. */
+/* Compare with plain loops. For signs that agree alike with a change and with the one before, the mean is 0
+ * and the deviation 1, however large the unchanged part of both. */
 START_TEST(test_contrast)
 {
     uint64_t seed = 6;
@@ -125,7 +125,8 @@ START_TEST(test_signs)
 }
 END_TEST
 
-/* Signs, changes and what counts of them, value by value, of a number of positions that fills no word. */
+/* Signs, changes and their counted bits, value by value, for a number of positions that does not fill a
+ * word. */
 START_TEST(test_planes)
 {
     static const uint32_t special[] = {0,      0x8000, 0x7f80, 0xff80, 0x7fc0,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tuner: pure, modest, and harmless alone. The tables are linked in. */
+/* The tuner is pure, changes few entries, and is harmless alone. The tables are linked in. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +57,7 @@ static void fill(table_t t, float value)
             t[a][p] = value;
 }
 
-/* An all-gather on NVSwitch nodes as NCCL 2.28 has it. */
+/* Fill the table for an all-gather on NVSwitch nodes, as NCCL 2.28 has it. */
 static void usual(table_t t)
 {
     fill(t, -1);
@@ -67,7 +67,7 @@ static void usual(table_t t)
     t[NCCL_ALGO_PAT][NCCL_PROTO_SIMPLE] = 55;
 }
 
-/* The (first) entry that NCCL would take. */
+/* Return the first entry that NCCL would take. */
 static int chosen(table_t t)
 {
     int best = -1;
@@ -91,10 +91,10 @@ START_TEST(chooses_collnet)
         ask(ctx, funcs[f], 64 << 20, t);
         ck_assert_int_eq(chosen(t), NCCL_ALGO_COLLNET_DIRECT);
         before[NCCL_ALGO_COLLNET_DIRECT][NCCL_PROTO_SIMPLE] = t[NCCL_ALGO_COLLNET_DIRECT][NCCL_PROTO_SIMPLE];
-        ck_assert_int_eq(memcmp(before, t, sizeof(t)), 0); /* nothing else changed */
+        ck_assert_int_eq(memcmp(before, t, sizeof(t)), 0); /* the rest is unchanged */
         ck_assert(t[NCCL_ALGO_COLLNET_DIRECT][NCCL_PROTO_SIMPLE] > 0);
     }
-    /* Other functions, one node, and small sizes are NCCL's. */
+    /* Other functions, one node, and small sizes are left to NCCL. */
     const struct {
         ncclFunc_t func;
         size_t bytes;
@@ -133,7 +133,7 @@ START_TEST(nvls_only_where_it_is_the_way)
     ctx = tuner(16, 2);
     usual(t);
     t[NCCL_ALGO_NVLS][NCCL_PROTO_SIMPLE] =
-        1; /* NCCL prefers NVLS: CollNet-direct is nevertheless ours to prefer */
+        1; /* NCCL prefers NVLS, and the tuner may still prefer CollNet-direct */
     ask(ctx, ncclFuncAllGather, 64 << 20, t);
     ck_assert(t[NCCL_ALGO_NVLS][NCCL_PROTO_SIMPLE] == 1);
     ck_assert_int_eq(chosen(t), NCCL_ALGO_COLLNET_DIRECT);
@@ -153,7 +153,8 @@ static uint64_t rng(uint64_t *s)
     return *s;
 }
 
-/* Random tables and sizes: the same answer twice and on another context, -1 never touched, nothing raised. */
+/* Random tables and sizes: the same answer twice and on another context. The tuner never touches -1 and never
+ * raises a cost. */
 START_TEST(pure_and_modest)
 {
     static const size_t shapes[][2] = {{2, 2}, {16, 2}, {64, 8}, {7, 3}, {8, 1}, {1, 1}, {4096, 512}};
@@ -171,7 +172,7 @@ START_TEST(pure_and_modest)
             (&t[0][0])[k] = rng(&s) % 3 ? (float)(rng(&s) % 1000) : -1;
         memcpy(before, t, sizeof(t));
         memcpy(again, t, sizeof(t));
-        for (int w = 0; w < 3; w++) /* what it was asked before does not matter */
+        for (int w = 0; w < 3; w++) /* earlier questions do not matter */
             ncclTunerPlugin_v6.getCollInfo(b, (ncclFunc_t)(w + 2), 1 << 26, 1, (float **)again, ALGOS, PROTOS,
                                            1, &channels);
         memcpy(again, before, sizeof(t));
@@ -210,7 +211,7 @@ START_TEST(old_nccl)
                                    &channels);
     ck_assert_int_eq(chosen(t), NCCL_ALGO_COLLNET_DIRECT);
     ck_assert_int_eq(ncclTunerPlugin_v4.destroy(ctx), ncclSuccess);
-    /* Tables smaller than the entries that are meant. */
+    /* Tables smaller than the entries that the tuner means. */
     ctx = tuner(16, 2);
     usual(t);
     for (int a = 0; a < 3; a++)
@@ -243,7 +244,7 @@ START_TEST(switched_off)
 }
 END_TEST
 
-/* -1 of CollNet-direct gives way on request only, and with one rank a node only. */
+/* CollNet-direct's -1 gives way on request only, and with one rank a node only. */
 START_TEST(forced)
 {
     table_t t;
@@ -289,7 +290,7 @@ START_TEST(chunks)
 }
 END_TEST
 
-/* Without our CollNet half the entries are somebody else's; and NULL everywhere. */
+/* Without this plugin's CollNet half the entries belong to another plugin. Also NULL everywhere. */
 START_TEST(alone)
 {
     table_t t, before;
@@ -320,7 +321,7 @@ START_TEST(alone)
         ncclTunerPlugin_v6.getCollInfo(ctx, ncclFuncAllGather, 1 << 26, 1, NULL, ALGOS, PROTOS, 0, NULL),
         ncclSuccess);
     ck_assert_int_eq(ncclTunerPlugin_v6.getChunkSize(ctx, ncclFuncAllGather, 1, 2, 2, 1, NULL), ncclSuccess);
-    /* The tuner may outlive the halves. */
+    /* The tuner may outlive the other tables. */
     finish();
     ck_assert_int_eq(ncclTunerPlugin_v6.finalize(ctx), ncclSuccess);
 }

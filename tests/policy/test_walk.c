@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy/records/walk.c against NCCL's dealing of an all-reduce, done here chunk by chunk over many (bytes, channels,
- * heads, chunk): what is called a value is one, what is called padding is padding, whatever is left unknown;
- * and operations are told apart by the places of their windows.
+ * Compare policy/records/walk.c with NCCL's dealing of an all-reduce, done here chunk by chunk over many
+ * combinations of bytes, channels, heads and chunk. Ranges that the walk calls values are values, and ranges
+ * that it calls padding are padding, whatever facts are unknown. The places of windows tell operations apart.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static uint64_t steps_of(const struct deal *d)
     return (d->bytes + loop - 1) / loop;
 }
 
-/* Bytes that the GPU fills of a chunk. */
+/* Return the bytes of a chunk that the GPU fills. */
 static uint64_t filled(const struct deal *d, uint64_t step, unsigned channel)
 {
     uint64_t offset = ((step * d->channels + channel) * d->heads + d->head) * d->chunk;
@@ -46,7 +46,7 @@ struct tally {
             ck_abort_msg(__VA_ARGS__); \
     } while (0)
 
-/* Run `d` through the walk; `known` says what the record tells. `after`: an operation went before. */
+/* Run `d` through the walk. `known` has the facts of the record. `after`: another operation came before. */
 static void run(struct nb_walk *w, const struct deal *d, const struct nb_extent *known,
                 const struct nb_extent *before, struct tally *tally)
 {
@@ -86,7 +86,7 @@ static void run(struct nb_walk *w, const struct deal *d, const struct nb_extent 
                  (unsigned long)d->bytes, d->channels, d->heads, d->head, (unsigned long)d->chunk,
                  (unsigned long)s, first, (unsigned long)values, (unsigned long)sure, (unsigned long)most);
             MUST(sure % 4 == 0 && most % 4 == 0, "not whole values");
-            /* Steps before the last are full, and that is certain, once the heads are. */
+            /* Steps before the last are full, which is certain once the heads are known. */
             if (s + 1 < steps && !(known->heads & (known->heads - 1)) && (d->channels <= 8 || w->chunk))
                 MUST(sure == bytes, "a full step is not certain");
             tally->windows++;
@@ -109,7 +109,7 @@ static const unsigned channel_counts[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17
 static const unsigned head_counts[] = {1, 2, 3, 4, 8};
 static const uint64_t chunks[] = {512, 4096, 6144, 32768, 131072};
 
-/* Sizes around every edge of the dealing. */
+/* Return sizes around every edge of the dealing. */
 static size_t sizes(const struct deal *d, uint64_t *out)
 {
     uint64_t k = d->chunk, row = d->heads * k, loop = d->channels * row;
@@ -140,7 +140,7 @@ static size_t sizes(const struct deal *d, uint64_t *out)
     return n;
 }
 
-/* `mode` of what is known: 0 all, 1 heads but not which, 2 at most so many heads. */
+/* Return the known facts. `mode` 0: all, 1: the number of heads only, 2: an upper bound of that number. */
 static struct nb_extent extent_of(const struct deal *d, int mode)
 {
     struct nb_extent e = {.bytes = d->bytes, .heads = UINT64_C(1) << d->heads, .head = (int)d->head};
@@ -178,7 +178,7 @@ START_TEST(brute_force)
 }
 END_TEST
 
-/* One head a node: exact whatever else is unknown. */
+/* With one head a node the walk is exact, even if all other facts are unknown. */
 START_TEST(one_head_is_exact)
 {
     struct tally tally = {0};
@@ -200,8 +200,8 @@ START_TEST(one_head_is_exact)
 }
 END_TEST
 
-/* Eight heads, which of them unknown, chunk unknown: at most two windows' worth of an operation stays unsure.
- */
+/* Eight heads, an unknown one of them, an unknown chunk: at most two windows of an operation stay
+ * uncertain. */
 START_TEST(little_stays_unsure)
 {
     for (size_t c = 0; c < sizeof(channel_counts) / sizeof(channel_counts[0]); c++)
@@ -218,7 +218,7 @@ START_TEST(little_stays_unsure)
 }
 END_TEST
 
-/* Random operations one after the other in one region: every boundary is found. */
+/* Random operations one after the other in one region: the walk finds every boundary. */
 START_TEST(boundaries)
 {
     struct nb_walk w = {0};
@@ -237,7 +237,7 @@ START_TEST(boundaries)
         d.head = (unsigned)(x / 70 % d.heads);
         d.chunk = chunks[x / 700 % 3];
         d.bytes = 4 * (1 + x / 10000 % (d.channels * d.heads * d.chunk * 18 / 4));
-        if (x >> 60 == 0) /* whole numbers of eight steps: the slot tells nothing */
+        if (x >> 60 == 0) /* whole numbers of eight steps: the slot gives no hint */
             d.bytes = (uint64_t)d.channels * d.heads * d.chunk * 8 * (1 + x % 2);
         e = extent_of(&d, 1);
         run(&w, &d, &e, &before, &tally);
@@ -250,24 +250,25 @@ START_TEST(no_place)
 {
     struct nb_walk w = {0};
 
-    ck_assert_int_eq(nb_walk_place(&w, 8, 0, 4096), NB_WALK_NOWHERE); /* not in the region */
-    ck_assert_int_eq(nb_walk_place(&w, 1, 0, 4096), NB_WALK_NOWHERE); /* in the middle of nothing */
+    ck_assert_int_eq(nb_walk_place(&w, 8, 0, 4096), NB_WALK_NOWHERE); /* outside the region */
+    /* in the middle, without an operation */
+    ck_assert_int_eq(nb_walk_place(&w, 1, 0, 4096), NB_WALK_NOWHERE);
     ck_assert_int_eq(nb_walk_place(&w, 0, 512, 4096), NB_WALK_NOWHERE);
     ck_assert_int_eq(nb_walk_place(&w, 0, 0, 0), NB_WALK_NOWHERE);
     ck_assert_int_eq(nb_walk_place(&w, 0, 0, 4096), NB_WALK_BEGINS);
     nb_walk_begin(&w);
     nb_walk_step(&w, 0, 4096);
     ck_assert_int_eq(nb_walk_place(&w, 1, 0, 4096), NB_WALK_CONTINUES);
-    ck_assert_int_eq(nb_walk_place(&w, 1, 0, 2048), NB_WALK_NOWHERE);     /* steps are alike */
+    ck_assert_int_eq(nb_walk_place(&w, 1, 0, 2048), NB_WALK_NOWHERE);     /* steps have equal places */
     ck_assert_int_eq(nb_walk_place(&w, 2, 0, 4096), NB_WALK_NOWHERE);     /* a step is missing */
     ck_assert_int_eq(nb_walk_place(&w, 0, 4096, 512), NB_WALK_CONTINUES); /* a second group */
     ck_assert_int_eq(nb_walk_place(&w, 0, 2048, 512), NB_WALK_NOWHERE);
-    ck_assert_int_eq(nb_walk_place(&w, 0, 4096, 8192), NB_WALK_NOWHERE); /* larger than the first */
+    ck_assert_int_eq(nb_walk_place(&w, 0, 4096, 8192), NB_WALK_NOWHERE); /* larger than the first one */
     ck_assert_int_eq(nb_walk_place(&w, 0, 0, 512), NB_WALK_BEGINS);
 }
 END_TEST
 
-/* A chunk that the record names and the windows contradict leaves nothing certain. */
+/* Where the windows contradict the chunk that the record names, all values are uncertain. */
 START_TEST(contradicted_chunk)
 {
     struct nb_walk w = {0};

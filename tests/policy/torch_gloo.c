@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Between PyTorch and gloo: preloaded into a process of PyTorch, ProcessGroupGloo::allreduce tells this
- * plugin's profiler of the call, on the caller's thread and as NCCL does below ProcessGroupNCCL, whose
- * callers are the same, and goes on to gloo. Who called is kept, in the order of calls. For
+ * Stand between PyTorch and gloo. Preloaded into a process of PyTorch, ProcessGroupGloo::allreduce reports
+ * the call to this plugin's profiler, on the caller's thread, as NCCL does below ProcessGroupNCCL, which has
+ * the same callers. It then continues with gloo. The file keeps the callers in the order of calls, for
  * tests/policy/torch-caller.sh.
  */
 #include <dlfcn.h>
@@ -20,9 +20,9 @@
 #define ALLREDUCE \
     "_ZN4c10d16ProcessGroupGloo9allreduceERSt6vectorIN2at6TensorESaIS3_EERKNS_16AllreduceOptionsE"
 #define MOST 4096u
-#define COUNT ((size_t)1 << 22) /* elements that are told: as many as are never too few to matter */
+#define COUNT ((size_t)1 << 22) /* reported number of elements, always large enough to matter */
 
-/* It returns an object, through memory of the caller's. */
+/* The function returns an object through memory of the caller. */
 typedef void *(*allreduce_fn)(void *result, void *group, void *tensors, const void *options);
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -56,7 +56,7 @@ static void begin(void)
     ev_open(&NB_NEWEST_PROFILER, &comm, 7, 2, 2, 0);
 }
 
-/* What the plugin's record of the call says. */
+/* Keep the caller that the plugin's record of the call names. */
 static void tell(void)
 {
     struct ev_op op = {.func = EV_ALL_REDUCE, .type = "ncclFloat32", .type_bytes = 4, .count = COUNT};
@@ -79,7 +79,7 @@ __attribute__((visibility("default"))) void *torch_gloo_allreduce(void *result, 
                                                                   const void *options) __asm__(ALLREDUCE);
 void *torch_gloo_allreduce(void *result, void *group, void *tensors, const void *options)
 {
-    /* Python has loaded it for its module alone, so that RTLD_NEXT does not find it. */
+    /* Python loaded it only for its own module, so that RTLD_NEXT does not find it. */
     void *torch = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
     void *next = torch ? dlsym(torch, ALLREDUCE) : NULL;
     allreduce_fn go_on;
@@ -92,8 +92,7 @@ void *torch_gloo_allreduce(void *result, void *group, void *tensors, const void 
     return go_on(result, group, tensors, options);
 }
 
-/* Who made the calls since this was last asked (enum nb_caller), at most `most` of them; returns how many.
- * */
+/* Write the callers since the last question (enum nb_caller), at most `most`. Return their number. */
 __attribute__((visibility("default"))) unsigned torch_gloo_callers(int *out, unsigned most);
 unsigned torch_gloo_callers(int *out, unsigned most)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of PyTorch and Python that policy/records/caller.c knows, under their names, in a library of the name
- * of theirs: they call what they are given, so that a stack looks as it does there. Loaded by
- * torch_stack.c. */
+/* The functions of PyTorch and Python that policy/records/caller.c knows, under their own names, in a library
+ * with the name of theirs. They call their argument, so that a stack looks as it does in PyTorch.
+ * torch_stack.c loads this module. */
 typedef void (*inner_fn)(void *arg);
 
-/* What follows the call keeps it from being the last thing that the function does, and so its frame on the
- * stack. */
+/* The statement after the call keeps the call from being the function's last action, and so keeps its frame
+ * on the stack. */
 #define STANDS_FOR(name, symbol) \
     void name(inner_fn inner, void *arg) __asm__(symbol); \
     __attribute__((visibility("default"), noinline)) void name(inner_fn inner, void *arg) \

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Call orders of the frameworks; see trace.h. */
+/* Call orders of the frameworks. See trace.h. */
 #include "trace.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define LAYER (1u << 22) /* elements of a layer */
-#define ROOT (3u << 21)  /* of the embedding unit */
+#define ROOT (3u << 21)  /* elements of the embedding unit */
 #define INNER 1          /* communicators: inside the node, */
 #define OUTER 2          /* between nodes, */
 #define WORLD 3          /* all */
 #define MAX_UNITS 256u
-#define STATES 160u /* numbers of contents that are no weights */
+#define STATES 160u /* number of contents other than weights */
 #define RANKS 16u
 
 struct job {
@@ -21,12 +21,12 @@ struct job {
     uint32_t step;
     uint64_t seed;
     unsigned shrink;
-    uint64_t version[MAX_UNITS];  /* of a block's weights */
+    uint64_t version[MAX_UNITS];  /* version of a block's weights */
     uint64_t gathered[MAX_UNITS]; /* version + 1 at the last gather */
-    uint8_t zeros;                /* of the next gradient */
+    uint8_t zeros;                /* parts of the next gradient */
     unsigned active[2];           /* LISA */
     int dropped[MAX_UNITS];
-    /* recycled memory: a few blocks handed round, whose order depends on what else the job does */
+    /* recycled memory: the job hands a few blocks round, in an order that depends on its other work */
     unsigned turn, blocks;
     uint64_t arena;
 };
@@ -134,14 +134,14 @@ static int trained(const struct job *j, unsigned layer)
     return layer >= j->layers || !(j->variants & V_LISA) || layer == j->active[0] || layer == j->active[1];
 }
 
-/* The optimizer's step. Blocks of weights are numbered as layers are, others after them. */
+/* Do the optimizer's step. Blocks of weights have the numbers of layers, other blocks follow. */
 static void update(struct job *j)
 {
     for (unsigned u = 0; u < MAX_UNITS; u++)
         j->version[u] += (uint64_t)trained(j, u);
 }
 
-/* Where gradients of all layers are reduced, whatever ran: which parts of the next one are zero. */
+/* Choose which parts of the next gradient are zero, for frameworks that reduce gradients of all layers. */
 static void choose_zeros(struct job *j, unsigned layer)
 {
     j->zeros = 0;
@@ -180,7 +180,7 @@ static void fsdp_forward(struct job *j)
     if (ahead)
         gather_unit(j, 0);
     for (unsigned l = 0; l < j->layers; l++) {
-        if (ahead) { /* the next one is gathered by position, whether it will run or not */
+        if (ahead) { /* gathers the next one by position, whether or not it will run */
             if (l + 1 < j->layers)
                 gather_unit(j, l + 1);
         } else if (!skipped(j, l)) {
@@ -230,7 +230,7 @@ static void fsdp_step(struct job *j)
 
 static void ddp_step(struct job *j)
 {
-    /* After the first step buckets are made anew, in the order in which gradients came. */
+    /* After the first step DDP makes buckets anew, in the order in which gradients came. */
     uint64_t base = j->step == 0 ? 0x10000000u : 0x900000000u;
     unsigned set = j->step == 0 ? 100 : 0;
 
@@ -279,8 +279,7 @@ static void megatron_step(struct job *j)
         for (unsigned b = 0; b < j->layers; b++)
             megatron_gather(j, b);
     for (unsigned i = 0; i < chunks; i++) {
-        /* The chunk whose gradients are complete first depends on the schedule, that is, on the
-         * micro-batches. */
+        /* The schedule, and so the micro-batches, decides which chunk's gradients are complete first. */
         unsigned c = (i * (micro % 2 ? 1 : 3) + micro) % chunks;
         for (unsigned b = each; b-- > 0;)
             megatron_reduce(j, c * each + b);
@@ -297,7 +296,7 @@ static void megatron_step(struct job *j)
 
 static uint64_t flat_count(const struct job *j, unsigned b)
 {
-    /* some buckets of one size, some of their own */
+    /* some buckets share a size, others have their own */
     return sized(j, b % 3 == 0 ? 4194304 : 4194304 - 16 * j->shrink * b);
 }
 
@@ -320,8 +319,8 @@ static void zero12_step(struct job *j)
          0x500000000u, 1, C_WEIGHTS, 0);
 }
 
-/* Parameters are gathered two by two in the forward pass and three by three in the backward pass, gradients
- * are reduced in buckets of four: sizes of gathers and reductions never agree. */
+/* The job gathers parameters two by two in the forward pass and three by three in the backward pass, and
+ * reduces gradients in buckets of four. Sizes of gathers and reductions never agree. */
 static void zero3_forward(struct job *j)
 {
     for (unsigned l = 0; l < j->layers; l += 2)
@@ -379,7 +378,7 @@ static int shards(const struct job *j)
 
 static void evaluate(struct job *j)
 {
-    memset(j->dropped, 0, sizeof(j->dropped)); /* evaluation leaves nothing out */
+    memset(j->dropped, 0, sizeof(j->dropped)); /* evaluation uses all layers */
     for (unsigned i = 0; i < 3; i++) {
         if (shards(j))
             fsdp_forward(j);

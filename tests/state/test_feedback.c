@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Residuals: whose they are, for how long, and what memory they take. */
+/* Residuals: their owners, their lifetime, and their memory. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -44,7 +44,7 @@ START_TEST(feedback_slots)
     ck_assert(all_zero(ea.err, 1000) && all_zero(ea.scale, nb_ef_scale_bytes(1000)));
     memset(ea.err, 5, 1000);
     ck_assert(all_zero(other.err, 1000) && all_zero(eb.err, 1000));
-    /* Another geometry means other elements: their error is gone. */
+    /* Another geometry means other elements: the residual is zero again. */
     ck_assert_ptr_eq(nb_feedback_get(fb, &moved, 3, 0), sa);
     ck_assert(all_zero(ea.err, 1000));
     nb_feedback_destroy(fb);
@@ -52,8 +52,8 @@ START_TEST(feedback_slots)
 }
 END_TEST
 
-/* Works in flight hold a slot: those of one operation together, those of two never; and nothing is emptied
- * under them. */
+/* Tasks in flight hold a slot. Tasks of one operation hold it together, tasks of two operations never do. A
+ * held slot keeps its residual. */
 START_TEST(feedback_held)
 {
     struct nb_feedback *fb = nb_feedback_create(ctx, nb_host_device());
@@ -73,7 +73,7 @@ START_TEST(feedback_held)
     nb_feedback_release(fb, s);
     ck_assert(!nb_feedback_busy(fb, &a));
     ck_assert_int_eq(ef.err[0], 5);
-    /* To be emptied: when the last lets go of it, and nobody gets it before. */
+    /* The slot is to be emptied when its last holder releases it. Until then it has no new holder. */
     ck_assert(nb_feedback_hold(s, 8));
     nb_feedback_drop_all(fb);
     ck_assert_int_eq(ef.err[0], 5);
@@ -87,8 +87,8 @@ START_TEST(feedback_held)
 }
 END_TEST
 
-/* A number that comes to mean a buffer of another shape gets a new slot; the old one stays until the
- * operations that may use it are over. */
+/* A number that passes to a buffer of another shape gets a new slot. The old slot stays until the operations
+ * that may use it are over. */
 START_TEST(feedback_number_means_another)
 {
     struct nb_feedback *fb = nb_feedback_create(ctx, nb_host_device());
@@ -114,7 +114,8 @@ START_TEST(feedback_number_means_another)
 }
 END_TEST
 
-/* Where nothing tells the steps, a slot that comes again begins one; a fresh buffer finds no error. */
+/* Without other signs of steps, a slot that comes again begins a step. A fresh buffer has a residual of
+ * zero. */
 START_TEST(feedback_steps_by_reuse)
 {
     struct nb_feedback *fb = nb_feedback_create(ctx, nb_host_device());
@@ -132,7 +133,7 @@ START_TEST(feedback_steps_by_reuse)
     ck_assert(!all_zero(eb.err, 64));
     nb_feedback_get(fb, &b, 3, 1);
     ck_assert(all_zero(eb.err, 64));
-    /* The number passes to another buffer while nothing is coded. */
+    /* The number passes to another buffer between two encodings. */
     nb_feedback_view(nb_feedback_get(fb, &a, 4, 0), 0, &ea);
     nb_feedback_view(nb_feedback_get(fb, &b, 5, 0), 0, &eb);
     memset(ea.err, 1, 64);
@@ -144,7 +145,7 @@ START_TEST(feedback_steps_by_reuse)
 }
 END_TEST
 
-/* A non-finite value drops what was used since the weights changed, and nothing else. */
+/* A non-finite value drops exactly the residuals used since the weights changed. */
 START_TEST(feedback_drop_step)
 {
     struct nb_feedback *fb = nb_feedback_create(ctx, nb_host_device());
@@ -165,7 +166,7 @@ START_TEST(feedback_drop_step)
 }
 END_TEST
 
-/* What a spike leaves is not used, not even much later; what an ordinary step leaves is. */
+/* The residual of a spike is never used, even much later. The residual of an ordinary step is. */
 START_TEST(feedback_after_spike)
 {
     struct nb_feedback *fb = nb_feedback_create(ctx, nb_host_device());
@@ -184,7 +185,7 @@ START_TEST(feedback_after_spike)
         /* The gradient's norm drifts by a factor of three, and once grows five times. */
         stats.signal2 = (1 + (double)(step % 7)) * (spike ? 200 : 1) * (step == 10 ? 3 : 1);
         nb_feedback_note(s, step, &stats);
-        /* What is left of the operation before is no part of this one. */
+        /* The last operation's residual is not part of this one. */
         stats.signal2 *= 1000;
         if (step % 3 == 0 && step)
             nb_feedback_note(s, step - 1, &stats);
@@ -200,11 +201,11 @@ END_TEST
 static struct {
     struct nb_device_ops ops;
     struct nb_device device;
-    int answer; /* to whoever asks for zeros: 0 is done at once */
+    int answer; /* answer to a request for zeros, 0: done at once */
     unsigned asked, open;
-    void *at; /* of the last that was accepted */
+    void *at; /* memory of the last accepted request */
     size_t bytes;
-    ssize_t result; /* of poll */
+    ssize_t result; /* result of poll */
 } later;
 
 static int later_zero(struct nb_device *dev, struct nb_work *work, void *dst, size_t bytes)
@@ -251,7 +252,7 @@ static struct nb_feedback *create_later(int answer)
     return nb_feedback_create(ctx, &later.device);
 }
 
-/* What is in flight is done. */
+/* Finish the requests in flight. */
 static void zeroes_are_there(void)
 {
     memset(later.at, 0, later.bytes);
@@ -261,8 +262,8 @@ static void zeroes_are_there(void)
 static const struct nb_ef_key some = {
     .func = NB_FUNC_REDUCE_SCATTER, .type = NB_BF16, .n = 1000, .blocks = 4, .id = 0};
 
-/* A new slot, and one that was emptied, are not to be had before their memory is zero, and nobody waits; what
- * is emptied anew meanwhile is not zeroed twice. */
+/* A new slot and an emptied slot are unavailable until their memory is zero, and no thread waits for that. A
+ * slot that is emptied again meanwhile is not zeroed twice. */
 START_TEST(feedback_zeroed_later)
 {
     struct nb_feedback *fb = create_later(-EINPROGRESS);
@@ -289,7 +290,7 @@ START_TEST(feedback_zeroed_later)
         }
         memset(ef.err, 5, 1000);
         later.result = -EINPROGRESS;
-        nb_feedback_drop(fb, some.id); /* when who holds it is done */
+        nb_feedback_drop(fb, some.id); /* takes effect when its holder is done */
         ck_assert_uint_eq(later.asked, n);
         nb_feedback_release(fb, s);
     }
@@ -299,7 +300,8 @@ START_TEST(feedback_zeroed_later)
 }
 END_TEST
 
-/* A device without room is asked again; one that does it at once is done; one that fails is said to. */
+/* The plugin asks a device without room again. It uses memory zeroed at once, and reports a device that
+ * fails. */
 START_TEST(feedback_zeroing_refused)
 {
     struct nb_feedback *fb = create_later(-EAGAIN);
@@ -321,7 +323,7 @@ START_TEST(feedback_zeroing_refused)
 }
 END_TEST
 
-/* The memory of a slot that gave way stays as long as it is zeroed. */
+/* The memory of a replaced slot stays until its zeroing ends. */
 START_TEST(feedback_zeroed_and_retired)
 {
     struct nb_feedback *fb = create_later(-EINPROGRESS);

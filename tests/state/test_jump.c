@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights and gradients that moved too far. */
+/* Detect weights and gradients that moved too far. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@ START_TEST(jump_of_weights)
 {
     struct nb_jump j = {0};
 
-    /* Nothing is usual at first, whatever comes. */
+    /* At first no movement is usual, whatever comes. */
     ck_assert(!nb_jump_weights(&j, 100, 1600) && !nb_jump_weights(&j, 100, 200));
     ck_assert(!nb_jump_steady(&j));
     for (int i = 0; i < 20; i++)
@@ -23,7 +23,7 @@ START_TEST(jump_of_weights)
     for (int i = 0; i < 20; i++)
         nb_jump_weights(&j, 100, 300);
     ck_assert(!nb_jump_weights(&j, 0, 0));
-    /* A pace that stays becomes usual. */
+    /* A lasting pace becomes usual. */
     int jumps = 0;
     for (int i = 0; i < 20; i++)
         jumps += nb_jump_weights(&j, 100, 1000);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weight references: chosen by content, kept when all have confirmed. */
+/* Weight references: content selects them, and they stay when all nodes have confirmed. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,9 +34,9 @@ static void drift(uint16_t *w, uint64_t seed)
         w[i] = (uint16_t)(w[i] + rng(&seed) % 5 - 2);
 }
 
-static unsigned asked; /* questions of the last pick */
+static unsigned asked; /* number of questions in the last pick */
 
-/* The reference of a block of which the first `avail` bytes are there. */
+/* Pick the reference of a block whose first `avail` bytes have arrived. */
 static enum nb_ref_outcome pick(struct nb_refs *refs, const void *own, size_t avail, uint64_t opno,
                                 struct nb_ref **ref)
 {
@@ -96,7 +96,7 @@ static void note(struct nb_ref *ref, const uint8_t *own, size_t offset, size_t b
     }
 }
 
-/* Gather one block in three windows; all receivers confirm unless told otherwise. */
+/* Gather one block in three windows. All receivers confirm unless the test says otherwise. */
 static enum nb_ref_outcome gather(struct nb_refs *refs, const uint16_t *w, uint64_t opno, unsigned confirms)
 {
     const uint8_t *b = (const uint8_t *)w;
@@ -125,7 +125,7 @@ START_TEST(reference_by_content)
     for (int step = 0; step < 20; step++) {
         drift(a, 10 + (uint64_t)step);
         drift(b, 40 + (uint64_t)step);
-        /* Any order, and a stranger in between, find their own. */
+        /* Blocks find their own references in any order, also with an unknown block between them. */
         ck_assert_int_eq(gather(refs, step & 1 ? b : a, op++, 2), NB_REF_HIT);
         if (step == 5)
             ck_assert_int_eq(gather(refs, c, op++, 2), NB_REF_NEW);
@@ -137,8 +137,8 @@ START_TEST(reference_by_content)
 }
 END_TEST
 
-/* Blocks in one order and then in reverse, as forward and backward passes gather them, are found by who came
- * behind whom: with one question or two, however many blocks there are. */
+/* Forward and backward passes gather blocks in one order and then in reverse. The module finds them by their
+ * predecessors, with one or two questions, however many blocks exist. */
 START_TEST(reference_by_order)
 {
     enum { MANY = 9 };
@@ -165,7 +165,7 @@ START_TEST(reference_by_order)
 }
 END_TEST
 
-/* A step of hard training: one weight in `every` is another one. */
+/* Make a step of hard training: one weight in `every` gets a new value. */
 static void leap(uint16_t *w, unsigned every, uint64_t seed)
 {
     for (size_t i = 0; i < BLOCK / 2; i++)
@@ -173,8 +173,8 @@ static void leap(uint16_t *w, unsigned every, uint64_t seed)
             w[i] = (uint16_t)rng(&seed);
 }
 
-/* Blocks that move far in a step are their own next versions as long as nothing else is nearly as like; and
- * where two are, neither is. */
+/* Blocks that move far in a step count as their own next versions while no other block is nearly as similar.
+ * Where two blocks are similar, the module picks no reference. */
 START_TEST(reference_of_hard_training)
 {
     struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 3);
@@ -196,14 +196,14 @@ START_TEST(reference_of_hard_training)
     for (size_t i = 0; i < BLOCK / 2; i++)
         c[i] = rng(&half) % 2 ? a[i] : b[i]; /* half of each */
     ck_assert_int_eq(gather(refs, c, op++, 2), NB_REF_NEW);
-    memcpy(c, a, sizeof(c)); /* half of one that is there */
+    memcpy(c, a, sizeof(c)); /* half of a known block */
     leap(c, 2, 9);
     ck_assert_int_eq(gather(refs, c, op++, 2), NB_REF_NEW);
     nb_refs_destroy(refs);
 }
 END_TEST
 
-/* A reference changes only when every receiver holds the content before. */
+/* A reference changes only when every receiver holds the content before it. */
 START_TEST(reference_waits_for_confirmation)
 {
     struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 3);
@@ -218,7 +218,7 @@ START_TEST(reference_waits_for_confirmation)
     ck_assert_int_eq(gather(refs, a, 1, 0), NB_REF_WAIT);
     ck_assert_int_eq(nb_refs_picked(refs, &ref), NB_REF_WAIT);
     ck_assert_ptr_null(ref);
-    /* What the slow receiver may still ask for is there, unchanged. */
+    /* The content that the slow receiver may still request is present and unchanged. */
     ck_assert_ptr_nonnull(nb_refs_find_op(refs, 0, 100, 200));
     ck_assert_int_eq(memcmp(nb_refs_find_op(refs, 0, 100, 200), (uint8_t *)first + 100, 200), 0);
     ck_assert_ptr_null(nb_refs_find_op(refs, 1, 100, 200));
@@ -231,15 +231,15 @@ START_TEST(reference_waits_for_confirmation)
     ck_assert_int_eq(gather(refs, a, 2, 0), NB_REF_WAIT);
     nb_refs_confirmed(refs, 1, 1, 1);
     ck_assert_int_eq(nb_refs_picked(refs, &ref), NB_REF_WAIT);
-    nb_refs_confirmed(refs, 1, 0, 1); /* could not keep it */
+    nb_refs_confirmed(refs, 1, 0, 1); /* it could not keep the block */
     ck_assert_int_eq(nb_refs_picked(refs, &ref), NB_REF_UNCONFIRMED);
     ck_assert_ptr_null(ref);
     nb_refs_destroy(refs);
 }
 END_TEST
 
-/* What receivers hold instead of the source, and what they were given: the same source is known again, whole
- * or in other windows whose cuts the parts allow, and nothing else is. */
+/* Receivers hold other bytes than the source: the delivered ones. The module knows the same source again,
+ * whole or in other windows whose cuts the parts allow, and rejects all other content. */
 START_TEST(reference_knows_its_source)
 {
     struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 2);
@@ -252,7 +252,7 @@ START_TEST(reference_knows_its_source)
     ck_assert_int_eq(gather(refs, a, 0, 1), NB_REF_NEW);
     ref = nb_refs_last(refs);
     ck_assert_int_eq(source(ref, b, 0, BLOCK, op++), NB_REF_HELD);
-    /* Operation 2 delivers something close to it, in two ranges. */
+    /* Operation 2 delivers content close to it, in two ranges. */
     drift(a, 2);
     memcpy(held, a, sizeof(held));
     for (size_t i = 0; i < BLOCK / 2; i += 50)
@@ -266,7 +266,7 @@ START_TEST(reference_knows_its_source)
     }
     ck_assert_int_eq(memcmp(nb_refs_find_op(refs, op, 0, BLOCK), held, BLOCK), 0);
     op++;
-    for (int again = 0; again < 3; again++, op++) /* for as long as it stays */
+    for (int again = 0; again < 3; again++, op++) /* for as long as the reference stays */
         for (size_t off = 0; off < BLOCK; off += 32768)
             ck_assert_int_eq(source(ref, b + off, off, BLOCK - off < 32768 ? BLOCK - off : 32768, op),
                              NB_REF_HELD);
@@ -279,10 +279,11 @@ START_TEST(reference_knows_its_source)
     ck_assert_int_eq(source(ref, b + 16384, 16384, BLOCK - 16384, op), NB_REF_CHANGED);
     store(ref, b + 16384, 16384, BLOCK - 16384, op);
     op++;
-    /* What was held before is not the source of what was delivered now, nor are the held bytes themselves. */
+    /* The delivered source is known. The bytes that receivers held before, and still hold in the first part,
+     * are not its source. */
     ck_assert_int_eq(source(ref, b, 0, BLOCK, op++), NB_REF_HELD);
     ck_assert_int_eq(source(ref, h, 0, BLOCK, op++), NB_REF_CHANGED);
-    /* Delivered as it is while the reference stays. */
+    /* Deliver the content raw while the reference stays. */
     drift(a, 3);
     ck_assert_int_eq(source(ref, b, 0, BLOCK, op), NB_REF_CHANGED);
     note(ref, b, 0, BLOCK, NB_REF_SENT);
@@ -296,7 +297,7 @@ START_TEST(reference_knows_its_source)
 }
 END_TEST
 
-/* A receiver without memory stops new slots, and its block is never used as a reference. */
+/* A receiver without memory stops new slots, and its block never serves as a reference. */
 START_TEST(reference_not_kept)
 {
     struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 2);
@@ -308,12 +309,13 @@ START_TEST(reference_not_kept)
     nb_refs_confirmed(refs, 0, 0, 1);
     ck_assert_int_eq(gather(refs, a, 1, 0), NB_REF_UNCONFIRMED);
     ck_assert_int_eq(gather(refs, b, 2, 0), NB_REF_NONE);
-    ck_assert_int_eq(nb_refs_unconfirmed(refs), 0); /* closing must not wait for what will never come */
+    ck_assert_int_eq(nb_refs_unconfirmed(refs), 0); /* closing must not wait for confirmations that will
+                                                       never come */
     nb_refs_destroy(refs);
 }
 END_TEST
 
-/* Contents that never recur do not grow without end. */
+/* Contents that never recur take bounded memory. */
 START_TEST(reference_of_passing_contents)
 {
     struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 2);
@@ -348,7 +350,7 @@ START_TEST(reference_of_peer)
 }
 END_TEST
 
-/* The content of a block that came again and again is suddenly like nothing before. */
+/* A block comes again and again, then its content is unlike all earlier content. */
 START_TEST(jump_to_new_content)
 {
     struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 3);
@@ -369,7 +371,7 @@ START_TEST(jump_to_new_content)
     }
     ck_assert_int_eq(pick(refs, b, BLOCK, 9, &ref), NB_REF_NEW);
     ck_assert_int_eq(nb_refs_steady(refs, BLOCK), 1);
-    ck_assert_int_eq(nb_refs_steady(refs, BLOCK / 2), 0); /* a gather of another size says nothing */
+    ck_assert_int_eq(nb_refs_steady(refs, BLOCK / 2), 0); /* a gather of another size is ignored */
     nb_refs_destroy(refs);
 }
 END_TEST
