@@ -47,7 +47,7 @@ struct cluster_node *cluster_add(struct cluster *c, const struct nb_runner *runn
     n->params.credits = 4;
     n->params.unit_bytes = 8192;
     n->params.device = NB_DEVICE_HOST;
-    n->now = (1 + 3600 * (int64_t)c->nodes) * (int64_t)NB_NS_PER_S; /* clocks have nothing in common */
+    n->now = (1 + 3600 * (int64_t)c->nodes) * (int64_t)NB_NS_PER_S; /* clocks differ widely */
     n->connected = -EINPROGRESS;
     n->ctx.params = &n->params;
     if (!runner)
@@ -94,7 +94,7 @@ bool cluster_step(struct cluster *c, int node, int64_t *until)
 {
     struct cluster_node *n = &c->node[node];
     bool moved = nb_engine_step(n->ctx.engine, n->now);
-    struct pollfd none[1]; /* of which there is room for 0 */
+    struct pollfd none[1]; /* with room for 0 descriptors */
     struct nb_engine_wait wait = nb_engine_wait(n->ctx.engine, n->now, none, 0);
 
     *until = wait.until_ns;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nodes in one process and one thread, for tests: each is a context with settings of its own, a virtual clock
- * and an engine without a runner; the transport in memory (net/loopback.h) connects them. Time goes on when
- * nothing else moves.
+ * Nodes in one process and one thread, for tests. Each node is a context with its own settings, a virtual
+ * clock and an engine without a runner. The transport in memory (net/loopback.h) connects them. Time goes on
+ * when everything else stands still.
  */
 #ifndef NIBBLE_TESTS_COLL_CLUSTER_H
 #define NIBBLE_TESTS_COLL_CLUSTER_H
@@ -22,61 +22,61 @@
 struct cluster_node {
     struct nb_context ctx;
     struct nb_params params;
-    int64_t now; /* of its clock, in ns */
+    int64_t now; /* its clock, in ns */
     uint8_t handle[NB_NET_HANDLE_BYTES];
     struct nb_coll_listen *listen;   /* open, or NULL */
     struct nb_coll_connect *connect; /* in progress, or NULL */
     struct nb_coll_comm *comm;       /* connected, or NULL */
-    int connected;                   /* result of connect; -EINPROGRESS before */
-    bool asleep;                     /* not stepped */
-    size_t left[NB_BUDGET_COUNT];    /* before anything was taken */
+    int connected;                   /* result of connect, or -EINPROGRESS before it */
+    bool asleep;                     /* the cluster does not step it */
+    size_t left[NB_BUDGET_COUNT];    /* budgets at the beginning */
 };
 
 struct cluster {
     int nodes;
     struct cluster_node node[CLUSTER_MOST];
-    uint64_t rounds, most_rounds; /* turns taken; more than so many end the process */
-    /* What NCCL does on a node of its own accord, after each step outside of connecting; NULL: nothing. True
-     * when something moved. Set by the caller. */
+    uint64_t rounds, most_rounds; /* turns taken, and the number that ends the process */
+    /* Do NCCL's part on a node after each step outside of connecting. Return true when something moved. Set
+     * by the caller, may be NULL. */
     bool (*nccl)(struct cluster *c, int node);
 };
 
-/* Make `nodes` nodes with the default settings but for small buffers and codecs on the host; settings may be
- * changed before anything is connected. */
+/* Make `nodes` nodes with the default settings, except for small buffers and codecs on the host. The caller
+ * may change settings before it connects. */
 void cluster_open(struct cluster *c, int nodes);
-/* The same with engines that `runner` drives, in real time; NULL: as above. With a runner nothing below takes
- * turns: connect and close as NCCL does. */
+/* Make nodes with engines that `runner` drives in real time. NULL: as cluster_open. With a runner the
+ * functions below that take turns are unavailable: connect and close as NCCL does. */
 void cluster_open_driven(struct cluster *c, int nodes, const struct nb_runner *runner);
-/* One node at a time: begin with none, and add each with its own runner (NULL: steps in virtual time) and
- * transport. Where the default clock does not serve, the caller sets node[i].ctx.clock then: zeros are the
- * real one. */
+/* Begin without nodes, and add each node with its own runner (NULL: steps in virtual time) and transport.
+ * Where the default clock does not serve, the caller then sets node[i].ctx.clock: zeros are the real
+ * clock. */
 void cluster_begin(struct cluster *c);
 struct cluster_node *cluster_add(struct cluster *c, const struct nb_runner *runner,
                                  const struct nb_net_ops *net);
-/* Everything is closed: check that all memory is given back, and free the nodes. */
+/* Check that all memory is returned, and free the nodes. The caller has closed everything. */
 void cluster_close(struct cluster *c);
 
-/* One step of everything on a node: true when something moved. Else *until is the time of its clock when time
- * alone moves something; INT64_MAX: never. */
+/* Step everything on a node once. Return true when something moved. Otherwise set *until to the time of its
+ * clock when time alone moves something, or INT64_MAX. */
 bool cluster_step(struct cluster *c, int node, int64_t *until);
-/* A round of all nodes. When nothing moves, time goes on to what is due first; false when nothing is due
- * either. */
+/* Step all nodes once. When everything stands still, move time to the first due event. Return false when
+ * there is no such event. */
 bool cluster_turn(struct cluster *c);
 
-/* Parts of connecting: every node listens for the communicator that NCCL has given this number; one begins to
- * connect to all. */
+/* Do parts of connecting: let every node listen for the communicator to which NCCL gave this number, and let
+ * one node begin to connect to all. */
 void cluster_listen(struct cluster *c, uint64_t comm_id);
 void cluster_begin_connect(struct cluster *c, int node);
-/* Turns until every node that is not asleep has connected or declined. */
+/* Take turns until every node that is awake has connected or declined. */
 void cluster_await_connect(struct cluster *c);
 /* Stop listening, after connecting. */
 void cluster_close_listen(struct cluster *c, int node);
-/* Connect all nodes to one group: ends the process where that fails. */
+/* Connect all nodes to one group. A failure ends the process. */
 void cluster_connect(struct cluster *c);
-/* The same, as the communicator that NCCL has given this number. Several may be open: the caller keeps `comm`
- * of each node, and puts it back to close it. */
+/* Connect as the communicator to which NCCL gave this number. Several may be open: the caller keeps each
+ * node's `comm`, and puts it back to close it. */
 void cluster_connect_as(struct cluster *c, uint64_t comm_id);
-/* Close the communicators that are open. */
+/* Close the open communicators. */
 void cluster_disconnect(struct cluster *c);
 
 /* Like assert, in every build. */

@@ -19,12 +19,12 @@ struct cluster slow_cluster;
 struct slow *slow_device[SLOW_NODES][2];
 struct nb_coll_comm *slow_first[SLOW_NODES], *slow_second[SLOW_NODES];
 float slow_in[SLOW_NODES][SLOW_NODES * SLOW_VALUES], slow_out[2][SLOW_NODES][SLOW_VALUES];
-static bool coded; /* sums are, with residuals */
+static bool coded; /* sums are coded, with residuals */
 static enum slow_kind questions;
 
 /* ---- the device ------------------------------------------------------------------------------------- */
 
-/* A copy out of a control message, or into an answer. */
+/* Return true for a copy out of a control message, or into an answer. */
 static bool is_resend(const struct device_call *what)
 {
     for (int r = 0; r < SLOW_NODES && slow_first[r]; r++) {
@@ -89,8 +89,7 @@ static ssize_t slow_poll(struct nb_device *dev, struct nb_work *work)
     return q->number >= d->held ? -EINPROGRESS : answer(d, q);
 }
 
-/* What is in flight is done all the same: a sanitizer tells whether what it reads and writes is still
- * there. */
+/* The work in flight is done all the same: a sanitizer tells whether its memory still exists. */
 static void slow_quiesce(struct nb_device *dev)
 {
     struct slow *d = slow_of(dev);
@@ -116,7 +115,7 @@ static void device_close(struct nb_device *dev)
     free(dev);
 }
 
-/* Whoever reads what is not zeroed yet finds something. */
+/* Fill new memory, so that a read before the zeroing finds wrong values. */
 static void *slow_alloc(struct nb_device *dev, enum nb_place place, size_t bytes)
 {
     void *p = nb_host_device()->ops->alloc(nb_host_device(), place, bytes);
@@ -244,7 +243,7 @@ void slow_finish(float to[SLOW_NODES][SLOW_VALUES], struct nb_coll_req *req[SLOW
     }
 }
 
-/* Turns until the first communicator of every node has a question in flight that is held. */
+/* Take turns until each node's first communicator has a held question in flight. */
 void slow_await_questions(void)
 {
     while (!slow_device[0][0]->open || !slow_device[1][0]->open)

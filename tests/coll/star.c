@@ -4,8 +4,8 @@
  *
  *   all-reduce       all send their values to node 0, which sums and sends the result to all
  *   reduce-scatter   all but the owner send a block's values to node 0, which sums and sends the sum to the
- *                    owner, which adds its own; the block of node 0 ends there
- *   all-gather       owners send their segments to node 0, which forwards them; node 0 sends its own to all
+ *                    owner, which adds its own values. The block of node 0 ends there
+ *   all-gather       owners send their segments to node 0, which forwards them. Node 0 sends its own to all
  */
 #include "star.h"
 #include "coll/schedule/cut.h"
@@ -28,7 +28,7 @@ static int segment_at(const struct nb_coll_comm *comm, const struct nb_coll_req 
 {
     const uint64_t block = win->op->block, rel = off % block;
 
-    if (win->op->func == NB_FUNC_ALL_REDUCE) /* one share, that of node 0 */
+    if (win->op->func == NB_FUNC_ALL_REDUCE) /* one share, node 0's */
         return nb_stream_segment(comm, win, 1, off, segment);
     if (off < win->off || off >= win->off + win->bytes)
         return 0;
@@ -48,7 +48,7 @@ static int next_of_block(const struct nb_coll_comm *comm, const struct nb_coll_r
     return segment_at(comm, win, from, segment) && segment->owner == owner;
 }
 
-/* Of all blocks but these two. */
+/* Return the next rank whose block is not a's or b's. */
 static int next_of_others(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int a, int b,
                           uint64_t from, struct nb_segment *segment)
 {
@@ -59,7 +59,7 @@ static int next_of_others(const struct nb_coll_comm *comm, const struct nb_coll_
     return 0;
 }
 
-/* ---- which segment goes where -------------------------------------------------------------------------- */
+/* ---- the way of each segment --------------------------------------------------------------------------- */
 
 static uint64_t begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
 {
@@ -69,7 +69,7 @@ static uint64_t begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
     star_windows++;
     if (win->op->func == NB_FUNC_ALL_GATHER)
         nb_gather_notes_begin(comm, win->op);
-    if (win->op->func != NB_FUNC_REDUCE_SCATTER || comm->rank == 0) /* sums for others are counted, too */
+    if (win->op->func != NB_FUNC_REDUCE_SCATTER || comm->rank == 0) /* sums for other nodes count too */
         return win->bytes;
     for (uint64_t from = win->off; next_of_block(comm, win, comm->rank, from, &segment);
          from = segment.off + segment.len)

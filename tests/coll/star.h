@@ -7,7 +7,7 @@
 
 extern const struct nb_schedule_ops star_schedule;
 
-/* Windows that have taken it in this process. */
+/* Number of windows that took this schedule in this process. */
 extern unsigned long star_windows;
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which receive rings are asked: those that have news, by descriptors of pipes. */
+/* The receive rings that the engine tests: rings with news, by descriptors of pipes. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,8 +14,8 @@ static struct nb_context node;
 #define BUFFERS 4
 
 static struct connection {
-    int fd[2];      /* a pipe, or -1: there is nothing to watch */
-    unsigned asked; /* how often it was tested */
+    int fd[2];      /* a pipe, or -1: the connection has no descriptor */
+    unsigned asked; /* number of tests */
     int has;        /* messages that have arrived */
 } connections[NODES];
 
@@ -52,7 +52,7 @@ static int net_watch_fd(void *conn)
 static const struct nb_net_ops net = {.irecv = net_irecv, .test = net_test, .watch_fd = net_watch_fd};
 static const struct nb_net_ops net_without = {.irecv = net_irecv, .test = net_test};
 
-/* Node 0 is this one; node 3's connection has no descriptor. */
+/* This is node 0. Node 3's connection has no descriptor. */
 static void setup(void)
 {
     memset(&comm, 0, sizeof(comm));
@@ -92,7 +92,7 @@ static void teardown(void)
     }
 }
 
-/* A round: how often each was asked in it. */
+/* Do a round. Return how often the engine tested each ring in it. */
 static const unsigned *round_of(void)
 {
     static unsigned asked[NODES];
@@ -117,7 +117,7 @@ START_TEST(the_idle_are_not_asked)
     const unsigned *asked;
 
     nb_arrivals_open(&comm);
-    round_of(); /* receives are posted */
+    round_of(); /* posts receives */
     asked = round_of();
     ck_assert(asked[1] == 1 && asked[2] == 1 && asked[3] == 1);
     for (int i = 0; i < 5; i++) {
@@ -126,10 +126,10 @@ START_TEST(the_idle_are_not_asked)
     }
     arrive(2);
     asked = round_of();
-    ck_assert(asked[1] == 0 && asked[2] == 2); /* there is one, and there is no other */
+    ck_assert(asked[1] == 0 && asked[2] == 2); /* one message, and then no second one */
     ck_assert_uint_eq(peers[2].rx[0].arrived, 1);
     nb_rx_take(&peers[2].rx[0]);
-    round_of(); /* its slot is posted again, for which there may be something read ahead */
+    round_of(); /* posts its slot again, for which the transport may have read ahead */
     asked = round_of();
     ck_assert(asked[1] == 0 && asked[2] == 1);
     asked = round_of();
@@ -140,7 +140,7 @@ START_TEST(the_idle_are_not_asked)
 }
 END_TEST
 
-/* News that come while nothing can be taken are not forgotten. */
+/* The engine remembers news that come while it can take no message. */
 START_TEST(a_full_ring_is_asked_later)
 {
     const unsigned *asked;
@@ -153,7 +153,7 @@ START_TEST(a_full_ring_is_asked_later)
     ck_assert_uint_eq(peers[1].rx[0].arrived, BUFFERS);
     arrive(1);
     asked = round_of();
-    ck_assert_uint_eq(asked[1], 0); /* nothing is posted */
+    ck_assert_uint_eq(asked[1], 0); /* without posted receives */
     nb_rx_take(&peers[1].rx[0]);
     round_of(); /* posts */
     round_of();
@@ -161,7 +161,7 @@ START_TEST(a_full_ring_is_asked_later)
 }
 END_TEST
 
-/* An end may lie behind bytes that are read first: from then on it is asked in every round. */
+/* An end may lie behind bytes that are read first. From then on the engine tests the ring in every round. */
 START_TEST(an_end_is_asked_for)
 {
     nb_arrivals_open(&comm);

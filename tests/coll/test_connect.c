@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What goes wrong while nodes connect, in virtual time: one node of a group has a fault, at each of the steps
- * that its connect takes, from the first connection to the last vote. Whatever it is, every living node ends
- * within NIBBLE_CONNECT_TIMEOUT by its own clock, and its log names the culprit; where some have got a
- * communicator all the same, it fails at once. What is only late is no error.
+ * Faults while nodes connect, in virtual time: one node of a group has a fault, at each of the steps of its
+ * connect, from the first connection to the last vote. In all cases every living node ends within
+ * NIBBLE_CONNECT_TIMEOUT by its own clock, and its log names the culprit. Where some nodes have a
+ * communicator all the same, it fails at once. A late node alone is not an error.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -20,25 +20,25 @@
 #include "tests/suite.h"
 
 #define SECOND ((int64_t)NB_NS_PER_S)
-#define TURNS 2000000 /* of a run */
+#define TURNS 2000000 /* most turns of a run */
 
 static struct cluster cluster;
 static struct cluster_node *const node = cluster.node;
 
-/* What happened to each, by the time outside of all clocks, and lines of its log. */
+/* The fate of each node, in time outside of all clocks, and lines of its log. */
 static struct fate {
-    int64_t offset; /* of its clock from that time */
+    int64_t offset; /* offset of its clock from that time */
     int64_t began, ended, due;
     bool dead;
-    bool returns; /* from sleep */
+    bool returns; /* it wakes up again */
     char declined[512], failed[512];
 } fate[CLUSTER_MOST];
 
 static int nodes, speaking;
 static unsigned turns;
-static uint64_t dice;               /* not 0: nodes take their steps in any order, as this generator says */
-static struct nb_net_ops transport; /* of the run */
-static int64_t now_ns;              /* the time outside of all clocks */
+static uint64_t dice;               /* not 0: seed of the random order in which nodes step */
+static struct nb_net_ops transport; /* the run's transport */
+static int64_t now_ns;              /* time outside of all clocks */
 
 __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
                                                          const char *file, int line, const char *fmt, ...)
@@ -75,7 +75,7 @@ static bool is_late(void *arg)
 }
 
 static void *control; /* node 0's connection, over which it votes */
-static bool broken;   /* it has been, or is not to be */
+static bool broken;   /* it has been broken, or must not be */
 
 static int connect_and_note(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cfg, void *handle,
                             void **conn)
@@ -87,8 +87,7 @@ static int connect_and_note(struct nb_net *net, int dev, const struct nb_net_con
     return ret;
 }
 
-/* Votes are refused, as a transport may that has no room, until the connection breaks under the first of node
- * 0. */
+/* Refuse votes, as a transport without room may, until the connection breaks under node 0's first vote. */
 static int break_under_vote(void *conn, const void *data, size_t size, int tag, void *mhandle, void **request)
 {
     if (broken || size != NB_VOTE_BYTES)
@@ -101,7 +100,7 @@ static int break_under_vote(void *conn, const void *data, size_t size, int tag, 
     return 0;
 }
 
-/* The original's puts its own table there. */
+/* Replace the table that the original init installs. */
 static int changed_init(struct nb_context *ctx, struct nb_net **net)
 {
     const int rc = loopback_ops.init(ctx, net);
@@ -118,7 +117,7 @@ static void begin(int n, bool grid)
     transport.connect = connect_and_note;
     transport.isend = break_under_vote;
     broken = true;
-    if (dice && draw(2)) /* nobody knows that a connection has ended before it is used */
+    if (dice && draw(2)) /* an ended connection shows at its next use only */
         transport.lost = NULL;
     loopback_set_late(dice && draw(2) ? is_late : NULL, NULL);
     nb_log_set(logger);
@@ -144,7 +143,7 @@ static void begin_connect(int i)
     cluster_begin_connect(&cluster, i);
 }
 
-/* One step of everything on a node: true when something moved. */
+/* Step everything on a node once. Return true when something moved. */
 static bool step(int i)
 {
     const bool connects = node[i].connect != NULL;
@@ -160,11 +159,11 @@ static bool step(int i)
     return moved;
 }
 
-/* A round of all nodes but those asleep. When nothing moves, time goes on to what is due first, at most to
+/* Step all nodes but the sleeping ones. When all stand still, move time to the first due event, at most to
  * `limit`. */
 static void turn(int64_t limit)
 {
-    static bool moves; /* something has moved in the last one */
+    static bool moves; /* something moved in the last round */
     bool moved = false, skipped = false;
     int64_t next = limit;
 
@@ -223,12 +222,12 @@ static void close_comms(void)
     }
 }
 
-/* All wake up, and end by themselves; nothing is left. */
+/* Wake all nodes up. They end by themselves and leave no trace. */
 static void end(void)
 {
     for (int i = 0; i < nodes; i++) {
         node[i].asleep = fate[i].dead = false;
-        if (!node[i].connect && node[i].connected == -EINPROGRESS) /* it never came */
+        if (!node[i].connect && node[i].connected == -EINPROGRESS) /* it never began */
             ck_assert_int_eq(nb_coll_close_listen(node[i].listen), 0);
     }
     for (bool more = true; more;) {
@@ -263,8 +262,8 @@ static struct run {
     struct group group;
     enum fault fault;
     int victim, other; /* CUT: between these two */
-    int at;            /* before which step of the victim's */
-    char phase[64];    /* that it was in */
+    int at;            /* the step of the victim before which it happens */
+    char phase[64];    /* the victim's phase then */
     bool done;         /* it has happened */
     int64_t when;
     bool split;
@@ -305,19 +304,19 @@ static void make_fault(void)
     }
 }
 
-/* Whether a line of node i's log names who is missing. */
+/* Return whether a line of node i's log names the missing node. */
 static bool names(int i, const char *line)
 {
     char victim[16], other[16];
 
     snprintf(victim, sizeof(victim), "node %d (", run.victim);
     snprintf(other, sizeof(other), "node %d (", run.other);
-    if (i == run.victim && run.fault == CUT_OFF) /* to itself the others are missing */
+    if (i == run.victim && run.fault == CUT_OFF) /* to itself the other nodes are missing */
         return strstr(line, " node ") != NULL;
     return strstr(line, victim) || (run.fault == CUT && strstr(line, other));
 }
 
-/* A communicator that only some nodes have fails, at once and with the cause. */
+/* Check that a communicator which only some nodes have fails at once, with the cause. */
 static void check_split(int i)
 {
     const int64_t limit = now_ns + (run.fault == STOPPED || run.fault == CUT_OFF ? 35 : 1) * SECOND;
@@ -346,7 +345,7 @@ static void check_outcome(void)
                       "%s: node %d ends after %.3f s", run_name(), i, (double)(f->ended - f->began) / 1e9);
         ck_assert_msg(n->connected == 0 || names(i, f->declined), "%s: node %d says \"%s\"", run_name(), i,
                       f->declined);
-        /* What is known at once is told at once; a transport that cannot tell knows when it uses a
+        /* A detected end is reported at once. A transport that cannot detect it learns of it when it uses the
          * connection. */
         ck_assert_msg(run.fault != KILLED || !transport.lost || f->ended - run.when < SECOND,
                       "%s: node %d ends after %.3f s", run_name(), i, (double)(f->ended - run.when) / 1e9);
@@ -357,7 +356,7 @@ static void check_outcome(void)
             check_split(i);
 }
 
-/* One after the other, in some milliseconds. */
+/* Begin one connect after the other, within some milliseconds. */
 static void begin_connects(void)
 {
     for (int i = 0; i < nodes; i++) {
@@ -367,7 +366,7 @@ static void begin_connects(void)
     }
 }
 
-/* False when the victim has connected before that step. */
+/* Return false when the victim has connected before that step. */
 static bool run_fault(void)
 {
     int steps = 0;
@@ -388,7 +387,7 @@ static bool run_fault(void)
                 limit = INT64_MAX;
             }
         } else if (run.done && run.fault == SLOW) {
-            limit = (now_ns / SECOND + 1) * SECOND; /* a step a second */
+            limit = (now_ns / SECOND + 1) * SECOND; /* one step a second */
             v->asleep = true;
             turn(limit);
             v->asleep = now_ns < limit;
@@ -411,7 +410,7 @@ static const char *const phases[] = {"connecting",
                                      "second vote of the column"};
 #define PHASES (int)(sizeof(phases) / sizeof(phases[0]))
 
-/* Sanitizers see a quarter of the steps, each fault others of them. */
+/* Sanitizers see a quarter of the steps, a different quarter for each fault. */
 START_TEST(table)
 {
     const int stride = getenv("NB_TEST_QUICK") ? 4 : 1;
@@ -464,8 +463,8 @@ START_TEST(in_any_order)
 }
 END_TEST
 
-/* Memory that an adapter refuses to one of the nodes, each time that it asks while it connects: known at
- * once, and told to all. */
+/* An adapter refuses memory to one of the nodes, at each of its registrations while it connects. The node
+ * knows at once and tells all. */
 START_TEST(registration_refused)
 {
     const int nodes_of[] = {2, 4};
@@ -496,7 +495,7 @@ START_TEST(registration_refused)
 }
 END_TEST
 
-/* ---- strangers, and friends that are taken for them ------------------------------------------------- */
+/* ---- strangers, and nodes of the job that are taken for strangers -------------------------------------- */
 
 static void connect_all(void)
 {
@@ -514,7 +513,7 @@ static void all_connected(void)
     end();
 }
 
-/* Connections without a hello, as many as there would be of friends, and many times that: they take nobody's
+/* Connections without a hello, as many as the job would make, and many times that. They take no node's
  * place. */
 START_TEST(without_a_hello)
 {
@@ -538,14 +537,14 @@ START_TEST(without_a_hello)
 }
 END_TEST
 
-/* A listener lets go of a friend's connections before it has read who they are: they are made again. */
+/* A listener drops a node's connections before it has read their hello. The node makes them again. */
 START_TEST(taken_for_a_stranger)
 {
     int dropped = 0;
 
     begin(4, _i & 1);
     connect_all();
-    if (_i & 2) /* it has greeted the others, so that they confirm that */
+    if (_i & 2) /* it has sent its hello to the other nodes, which confirm it */
         step(1);
     node[1].asleep = fate[1].returns = true;
     for (int i = 0; i < 5; i++)
@@ -562,8 +561,8 @@ END_TEST
 
 /* ---- a connection that ends under a message ------------------------------------------------------- */
 
-/* What was on its way when a connection ended belongs to that connection: it is not said over the next one,
- * too. */
+/* A message that was on its way when a connection ended belongs to that connection. The node does not repeat
+ * it over the next one. */
 START_TEST(vote_under_way)
 {
     begin(2, false);

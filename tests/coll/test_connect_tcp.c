@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nodes of one process that connect over TCP on loopback, where one has another version of the TCP protocol:
- * known at once to those who meet it, and told to all, long before NIBBLE_CONNECT_TIMEOUT. The clock is real;
- * nothing depends on how fast it goes.
+ * Nodes of one process connect over TCP on loopback, and one has another version of the TCP protocol. The
+ * nodes that meet it know at once and tell all, long before NIBBLE_CONNECT_TIMEOUT. The clock is real, and
+ * the test does not depend on its speed.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -20,7 +20,7 @@
 #include "tests/suite.h"
 
 #define NODES 3
-#define FOREVER 86400 /* seconds; the test would be killed before */
+#define FOREVER 86400 /* seconds, longer than the limit of a test */
 
 static struct cluster cluster;
 static struct cluster_node *const node = cluster.node;
@@ -63,7 +63,7 @@ static void teardown(void)
     nb_log_set(NULL);
 }
 
-/* Connect all; `seen` is what the others take for node 1's handle. All decline. */
+/* Connect all nodes. The other nodes see `seen` as node 1's handle. All must decline. */
 static void decline_all(const void *seen)
 {
     bool more = true;
@@ -98,8 +98,8 @@ static void decline_all(const void *seen)
         ck_assert_int_eq(node[i].connected, -ECONNREFUSED);
 }
 
-/* Node 1 listens with another version, as the others see it. (It would see the same of them; here it finds
- * them gone.) */
+/* Node 1 listens with another version, as the other nodes see it. In a real job node 1 would see the same.
+ * Here it finds the other nodes gone. */
 START_TEST(in_a_handle)
 {
     uint8_t seen[NB_NET_HANDLE_BYTES];
@@ -117,7 +117,7 @@ START_TEST(in_a_handle)
 }
 END_TEST
 
-/* Somebody of the job connects to node 0 with another version. */
+/* A node of the job connects to node 0 with another version. */
 START_TEST(in_a_hello)
 {
     struct nb_tcp_hello hello = {.version = NB_TCP_WIRE_VERSION + 1, .streams = 1, .conn_id = "another"};

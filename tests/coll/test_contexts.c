@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two nodes in one process and one thread: each has a context of its own with its own settings, a virtual
- * clock and an engine without a runner; a transport in memory connects them. What they share by mistake shows
- * as a wrong count, a wrong time or memory that is not given back.
+ * Two nodes in one process and one thread. Each has its own context with its own settings, a virtual clock
+ * and an engine without a runner. A transport in memory connects them. State that they share by mistake shows
+ * as a wrong count, a wrong time or memory that is not returned.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -34,7 +34,7 @@ static void setup(void)
     }
 }
 
-/* All memory is back, and nothing is open. */
+/* Check that all memory is returned and everything is closed. */
 static void teardown(void)
 {
     cluster_close(&cluster);
@@ -48,7 +48,7 @@ static void turn(void)
 
 /* ---- operations ------------------------------------------------------------------------------------- */
 
-#define VALUES 40000u /* of a block: several wire units */
+#define VALUES 40000u /* values of a block: several wire units */
 
 static float in[NODES][NODES * VALUES], out[NODES][NODES * VALUES];
 
@@ -142,7 +142,7 @@ START_TEST(collectives)
 }
 END_TEST
 
-/* Each node takes the memory that its own settings say, of its own budget. */
+/* Each node takes the memory that its own settings state, from its own budget. */
 START_TEST(settings_and_budgets)
 {
     size_t taken[NODES];
@@ -161,7 +161,7 @@ START_TEST(settings_and_budgets)
 }
 END_TEST
 
-/* What the communicators of a node share, those of another do not. */
+/* The communicators of one node share state, and nodes share none. */
 START_TEST(shared_by_one_node_only)
 {
     struct nb_coll_node *shared[NODES];
@@ -170,14 +170,14 @@ START_TEST(shared_by_one_node_only)
         shared[i] = nb_engine_node(node[i].ctx.engine);
     cluster_connect(&cluster);
     cluster_disconnect(&cluster);
-    ck_assert_uint_eq(nb_node_count_comm(shared[0], -1, 18), 2); /* 1 is that of cluster_connect */
+    ck_assert_uint_eq(nb_node_count_comm(shared[0], -1, 18), 2); /* cluster_connect's is 1 */
     ck_assert_uint_eq(nb_node_count_comm(shared[0], -1, 19), 3);
     ck_assert_uint_eq(nb_node_count_comm(shared[1], -1, 20), 2);
     ck_assert(!shared[0]->control.off && !shared[1]->control.off);
 }
 END_TEST
 
-/* A node that does not come: connecting ends by the clock of the one that waits. */
+/* A node does not come: the waiting node ends its connect by its own clock. */
 START_TEST(alone)
 {
     const int64_t began = node[0].now;
@@ -195,7 +195,7 @@ START_TEST(alone)
 }
 END_TEST
 
-/* Nodes with other settings where they have to agree decline, at once, and say why. */
+/* Nodes whose settings differ where they must agree decline at once, and say why. */
 START_TEST(other_settings)
 {
     const int64_t began = node[0].now;
@@ -213,7 +213,7 @@ START_TEST(other_settings)
 }
 END_TEST
 
-/* A node that stops is found dead by the heartbeats that do not come, and only there. */
+/* Missing heartbeats show that a node has stopped. Only its peer notices. */
 START_TEST(stopped)
 {
     struct nb_coll_req *req;
@@ -239,17 +239,17 @@ START_TEST(stopped)
 }
 END_TEST
 
-/* The blocking calls work without a runner, too. */
+/* The blocking calls work without a runner too. */
 START_TEST(closed_by_one_call)
 {
     cluster_connect(&cluster);
     all_reduce();
     ck_assert_int_eq(nb_coll_close_begin(node[1].comm), 0);
-    for (int i = 0; i < 1000; i++) /* node 1 has said what it has to say */
+    for (int i = 0; i < 1000; i++) /* node 1 has sent all its messages */
         turn();
     nb_coll_iallreduce(node[0].comm, in[0], out[0], VALUES, ncclFloat32, ncclSum,
                        &(struct nb_coll_req *){NULL});
-    ck_assert_int_eq(nb_coll_close(node[0].comm), 0); /* at once: an operation is unfinished */
+    ck_assert_int_eq(nb_coll_close(node[0].comm), 0); /* returns at once: an operation is unfinished */
     while (nb_coll_close_step(node[1].comm))
         turn();
     node[0].comm = node[1].comm = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The NIBBLE_CONTROL file: its word, what is no file, and a file system that does not answer, which is made
- * by an open() of this program that waits.
+ * The NIBBLE_CONTROL file: its word, a missing file, and a file system that does not answer. An open() of
+ * this program, which waits, stands for that file system.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -26,10 +26,10 @@
 
 static char dir[64], path[96];
 static atomic_uint warnings;
-static atomic_bool dead; /* the mount */
+static atomic_bool dead; /* the mount is dead */
 static atomic_int left;
 
-/* In front of the C library's. */
+/* Takes the place of the C library's. */
 int open(const char *name, int flags, ...)
 {
     const bool here = strcmp(name, path) == 0;
@@ -86,7 +86,7 @@ START_TEST(words)
                  {"off and on", 1, 1}, {"", -1, 1},   {"ON", -1, 2},   {"on\r\n", 0, 2}};
     bool warned = false;
 
-    ck_assert_int_eq(nb_control_file_read(path, &warned), -1); /* there is none */
+    ck_assert_int_eq(nb_control_file_read(path, &warned), -1); /* the file is missing */
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         write_word(cases[i].text);
         ck_assert_int_eq(nb_control_file_read(path, &warned), cases[i].word);
@@ -95,7 +95,7 @@ START_TEST(words)
 }
 END_TEST
 
-/* An engine that is stepped reads by itself, and is not held up by a pipe that nobody writes to. */
+/* A stepped engine reads the file itself. A pipe without a writer does not hold it up. */
 START_TEST(pipe_is_not_read)
 {
     struct nb_params params = *nb_params_defaults();
@@ -126,7 +126,7 @@ START_TEST(directory_is_not_read)
 }
 END_TEST
 
-/* With a thread: the word of the beginning is known at once, a later one after a while. */
+/* With a thread, the first word is known at once, a later word after a while. */
 START_TEST(read_by_a_thread)
 {
     struct nb_control_file file = {0};
@@ -146,7 +146,7 @@ START_TEST(read_by_a_thread)
 }
 END_TEST
 
-/* A file system that never answers: neither opening, looking nor closing waits for it, and it is told once.
+/* A file system never answers. Opening, reading and closing return without it, and one log line reports it.
  * When it answers after all, the thread ends. */
 START_TEST(dead_mount)
 {
@@ -171,7 +171,7 @@ START_TEST(dead_mount)
     atomic_store(&dead, false);
     while (atomic_load(&left) == 0)
         usleep(1000);
-    usleep(100000); /* lets the thread free what it has, for the sanitizers */
+    usleep(100000); /* lets the thread free its memory, for the sanitizers */
 }
 END_TEST
 

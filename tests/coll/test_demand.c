@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NIBBLE_REQUIRE=collnet: a communicator that is declined stops the job on every node that demands it, but
- * not where the settings exclude it.
+ * NIBBLE_REQUIRE=collnet: a declined communicator stops the job on every node that demands it, except where
+ * the settings exclude it.
  */
 #include <errno.h>
 

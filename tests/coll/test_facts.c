@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether sums are coded follows from the slowest node's link, wherever it is and however nodes are
- * connected; a forced codec is never overruled; and one line says what follows.
+ * The slowest node's link decides whether sums are coded, wherever that node is and however nodes are
+ * connected. The reckoning never overrules a forced codec. One log line states the result.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -21,16 +21,16 @@
 #include "tests/suite.h"
 
 #define MOST 6
-#define VALUES 40000u /* of a block: several wire units */
+#define VALUES 40000u /* values of a block: several wire units */
 #define FAST 400000
 #define SLOW 10
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 static struct cluster cluster;
 static struct cluster_node *const node = cluster.node;
-static int rate[MOST]; /* of each node's link, Mbit/s; 0: unknown */
+static int rate[MOST]; /* each node's link rate in Mbit/s, 0: unknown */
 static unsigned lines, declined, warnings;
-static char line[1024]; /* the last of those that tell of the reckoning */
+static char line[1024]; /* the last log line about the reckoning */
 
 __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
                                                          const char *file, int at, const char *fmt, ...)
@@ -61,7 +61,7 @@ static int properties(struct nb_net *net, int dev, struct nb_net_props *props)
 
 static struct nb_net_ops transport;
 
-/* The original's puts its own table there. */
+/* Replace the table that the original init installs. */
 static int init(struct nb_context *ctx, struct nb_net **net)
 {
     const int ret = loopback_ops.init(ctx, net);
@@ -71,7 +71,7 @@ static int init(struct nb_context *ctx, struct nb_net **net)
     return ret;
 }
 
-/* Make n nodes with these settings of NIBBLE_RS and NIBBLE_AR, that connect whatever is to gain. */
+/* Make n nodes with these settings of NIBBLE_RS and NIBBLE_AR. They connect whatever the gain. */
 static void make(int n, bool grid, enum nb_sum_word word, int64_t stated)
 {
     transport = loopback_ops;
@@ -117,10 +117,10 @@ static void must_count_with(int n, uint32_t mbps)
         ck_assert_int_eq(memcmp(&r->facts, &node[0].comm->reckoning.facts, sizeof(r->facts)), 0);
         ck_assert_int_eq(r->group.columns, node[0].comm->reckoning.group.columns);
     }
-    ck_assert_uint_eq(lines, (unsigned)n); /* one each */
+    ck_assert_uint_eq(lines, (unsigned)n); /* one line each */
 }
 
-/* Each node in turn is the slow one, and the one that does not know. */
+/* Each node in turn is slow, and each in turn does not know its rate. */
 START_TEST(slowest_counts)
 {
     static const struct {
@@ -148,7 +148,7 @@ START_TEST(slowest_counts)
 }
 END_TEST
 
-/* What the user states takes the place of what adapters say. */
+/* A rate that the user states replaces the adapters' rates. */
 START_TEST(stated)
 {
     for (int i = 0; i < MOST; i++)
@@ -163,7 +163,7 @@ END_TEST
 
 static float in[2][2 * VALUES], out[2][VALUES];
 
-/* One reduce-scatter of two nodes: how many of them coded it. */
+/* Run one reduce-scatter of two nodes. Return how many of them coded it. */
 static unsigned coded(void)
 {
     const size_t block = VALUES * sizeof(float);
@@ -180,7 +180,7 @@ static unsigned coded(void)
     for (int r = 0; r < 2; r++)
         for (int done = 0; !done;) {
             ck_assert_int_eq(nb_coll_test(req[r], &done, NULL), 0);
-            node[0].now += 1000; /* or it would take no time */
+            node[0].now += 1000; /* otherwise it would take no time */
             node[1].now += 1000;
             if (!done)
                 ck_assert(cluster_turn(&cluster));
@@ -216,7 +216,7 @@ START_TEST(operations)
                 for (size_t k = 0; k < VALUES; k++)
                     ck_assert(out[r][k] == in[0][(size_t)r * VALUES + k] + in[1][(size_t)r * VALUES + k]);
         end();
-        /* And each says at close what came of it, if anything was reckoned. */
+        /* At close each node logs the outcome where the reckoning decided. */
         const bool reckoned = cases[i].word == NB_SUM_AUTO && cases[i].first && cases[i].second;
         ck_assert_uint_eq(lines, reckoned ? 4 : cases[i].word == NB_SUM_AUTO ? 2 : 0);
         ck_assert(reckoned == (strstr(line, ": auto, reduce_scatter ") != NULL));
@@ -225,7 +225,7 @@ START_TEST(operations)
 }
 END_TEST
 
-/* Connect, node `late` being asleep in all but every `each`-th turn, and return how many nodes did. */
+/* Connect, while node `late` sleeps in all but every `each`-th turn. Return how many nodes connected. */
 static int connect_unevenly(int late, int each)
 {
     int connected = 0;
@@ -247,12 +247,12 @@ static int connect_unevenly(int late, int each)
         connected += node[i].connected == 0;
         if (node[i].connected == 0)
             cluster_close_listen(&cluster, i);
-        node[i].listen = NULL; /* a node that declines frees it */
+        node[i].listen = NULL; /* a declining node frees it */
     }
     return connected;
 }
 
-/* All nodes decline alike, whichever comes to it first: none takes the others' no for a failure, so that
+/* All nodes decline alike, whichever decides first. No node takes another's no for a failure, so that
  * NIBBLE_REQUIRE=collnet lets the job run. */
 START_TEST(nothing_to_gain)
 {
@@ -285,7 +285,7 @@ START_TEST(nothing_to_gain)
 }
 END_TEST
 
-/* One fact, or one setting, and all connect. */
+/* With one fact, or one setting, all connect. */
 START_TEST(something_to_gain)
 {
     enum { SLOW_NODE, UNKNOWN_NODE, RS, AR, AG, SHADOW, FORCE, CASES };

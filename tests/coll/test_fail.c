@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the nodes of a group say when one of them fails. Eight nodes in one process and one thread, on a grid
- * of two rows, connected in memory, with a virtual clock (cluster.h). Each does as NCCL does: when a call
- * tells of an error it closes the communicator. Every node that lives has to name the culprit and to say what
- * its first proof saw.
+ * The messages of a group's nodes when one of them fails. Eight nodes in one process and one thread, on a
+ * grid of two rows, are connected in memory, with a virtual clock (cluster.h). Each acts as NCCL does: when a
+ * call returns an error, it closes the communicator. Every living node must name the culprit and state the
+ * evidence of the first witness.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -29,11 +29,11 @@
 static struct cluster cluster;
 static struct cluster_node *const node = cluster.node;
 
-/* What NCCL knows of each, and its log. */
+/* NCCL's state on each node, and the node's log. */
 static struct nccl {
     struct nb_coll_req *req;
-    int error;     /* what a call returned */
-    bool held_off; /* NCCL does not call: it learns of no error */
+    int error;     /* result of a call */
+    bool held_off; /* NCCL does not call, and so learns of no error */
     bool closing, closed;
     char said[LINES][900];
     int lines;
@@ -41,7 +41,7 @@ static struct nccl {
 
 static float in[NODES][VALUES], out[NODES][VALUES];
 
-/* In front of the C library's: names as they are where many nodes are. */
+/* Takes the place of the C library's. Returns a name as clusters of many nodes have them. */
 int gethostname(char *name, size_t len)
 {
     snprintf(name, len, "ip-10-11-12-13.rack-0017.cluster-a.somewhere-west-2.compute.internal");
@@ -76,7 +76,7 @@ static struct {
     const struct nb_device_ops *sound;
     struct nb_device_ops ops;
     struct nb_device device;
-    /* Work that begins in these bytes does not end; but for what begins in those. */
+    /* Work that begins in the first bytes never ends, except work that begins in the second. */
     const uint8_t *from, *but;
     size_t bytes, but_bytes;
 } stuck;
@@ -100,8 +100,8 @@ static ssize_t stuck_poll(struct nb_device *dev, struct nb_work *work)
     return -EINPROGRESS;
 }
 
-/* What begins in `bytes` bytes at `from`, on the host's device of node `i`, which does everything else at
- * once; but for `but_bytes` at `but`. */
+/* Make the host's device of node `i` stick: work that begins in `bytes` bytes at `from` never ends, except
+ * work that begins in `but_bytes` at `but`. The device does all other work at once. */
 static void get_stuck(int i, const void *from, size_t bytes, const void *but, size_t but_bytes)
 {
     stuck.sound = node[i].comm->device->ops;
@@ -118,7 +118,7 @@ static void get_stuck(int i, const void *from, size_t bytes, const void *but, si
 
 /* ---- a group of nodes ------------------------------------------------------------------------------ */
 
-/* NCCL's turn on a node: true when something moved. */
+/* Take NCCL's turn on a node. Return true when something moved. */
 static bool nccl_turn(struct cluster *c, int i)
 {
     struct nb_coll_comm *comm = c->node[i].comm;
@@ -141,7 +141,7 @@ static bool nccl_turn(struct cluster *c, int i)
     return moved;
 }
 
-/* Where nothing is due, nothing is open where anything runs. */
+/* Where no event is due, no running node may have an open communicator. */
 static void turn(void)
 {
     (void)cluster_turn(&cluster);
@@ -197,7 +197,7 @@ static void post(int i)
     ck_assert_ptr_nonnull(nccl[i].req);
 }
 
-/* Its process is gone: it does nothing any more, and its connections end. */
+/* Kill a node's process: it stops, and its connections end. */
 static void die(int i)
 {
     struct nb_coll_comm *comm = node[i].comm;
@@ -210,7 +210,7 @@ static void die(int i)
         }
 }
 
-/* Until all nodes but `but` have told their NCCL; no later than `s` seconds from now. */
+/* Take turns until all nodes but `but` have told their NCCL, at most `s` seconds. */
 static void all_fail(int but, int64_t s)
 {
     const int64_t began = node[0].now;
@@ -221,7 +221,7 @@ static void all_fail(int but, int64_t s)
     ck_assert_int_le(node[0].now - began, s * SECOND);
 }
 
-/* Every node but `but` has said one thing: with both texts in it. */
+/* Check that every node but `but` logged one line, with both texts in it. */
 static void all_say(int but, const char *text, const char *too)
 {
     for (int i = 0; i < NODES; i++) {
@@ -252,7 +252,7 @@ START_TEST(dies)
 }
 END_TEST
 
-/* It stops without an end: its machine, or the network. */
+/* It stops without an end of its connections: its machine, or the network. */
 START_TEST(falls_silent)
 {
     const int dead = _i;
@@ -268,7 +268,7 @@ START_TEST(falls_silent)
 }
 END_TEST
 
-/* The user's job ends one in the middle of an operation. */
+/* The user's job ends one process in the middle of an operation. */
 START_TEST(gives_up)
 {
     const int culprit = _i;
@@ -284,7 +284,7 @@ START_TEST(gives_up)
 }
 END_TEST
 
-/* What a node says before it leaves may arrive later than the end of another of its connections. */
+/* A node's last message may arrive later than the end of another of its connections. */
 START_TEST(says_so_late)
 {
     static const int neighbors[] = {1, 4, 6, 7};
@@ -292,7 +292,7 @@ START_TEST(says_so_late)
 
     for (int i = 0; i < NODES; i++)
         post(i);
-    /* Nobody else tells, either. */
+    /* Hold back the other witnesses too. */
     for (int i = 0; i < node[late].comm->nneighbors; i++)
         loopback_hold(node[late].comm->neighbors[i]->rx[NB_CLASS_CONTROL].conn, 1);
     ck_assert_int_eq(nb_coll_close_begin(node[culprit].comm), 0);
@@ -308,7 +308,7 @@ START_TEST(says_so_late)
 }
 END_TEST
 
-/* A reduce-scatter of `block` bytes for each, after which `leaving` closes. */
+/* Begin a reduce-scatter of `block` bytes for each node, then close `leaving`. */
 static float sum[NODES][8 * VALUES], addend[NODES * 8 * VALUES];
 
 static void scatter_and_leave(int leaving, size_t block)
@@ -324,8 +324,8 @@ static void scatter_and_leave(int leaving, size_t block)
     nccl[leaving].closing = true;
 }
 
-/* A node has something for another one that does not take it, and its close runs out of time. All others need
- * nothing more of it; they are told which of the two is the culprit. */
+/* A node has data for a peer that does not take it, and its close runs out of time. All other nodes have all
+ * they need from it. They learn which of the two is the culprit. */
 START_TEST(closes_unheard)
 {
     const int deaf = 5, leaving = 4;
@@ -345,8 +345,9 @@ START_TEST(closes_unheard)
 }
 END_TEST
 
-/* A node's device gets stuck when it has given what the one that closes needs. The others wait for it, and
- * take no more of what that one has for them; it says for whom they wait. */
+/* A node's device gets stuck after it gave the closing node what that node needs. The other nodes wait for
+ * the stuck node, and take no more data from the closing node. The closing node names the node for which they
+ * wait. */
 START_TEST(closes_behind_a_stuck_device)
 {
     const size_t block = sizeof(sum[0]);
@@ -362,8 +363,7 @@ START_TEST(closes_behind_a_stuck_device)
 }
 END_TEST
 
-/* A connection passes nothing: its two ends are named, for which the one that closes cannot know anything
- * else. */
+/* A connection carries no data. The log names its two ends, the only fact that the closing node can know. */
 START_TEST(closes_behind_a_stalled_connection)
 {
     const int from = 5, to = 2, leaving = 4;
@@ -378,8 +378,8 @@ START_TEST(closes_behind_a_stalled_connection)
 }
 END_TEST
 
-/* A node has sent FIN, and what it said before is still on its way, when it falls silent: it is waited
- * for no longer than any other. */
+/* A node sends FIN, and falls silent while its earlier messages are on their way. The other nodes wait for it
+ * no longer than for any silent node. */
 START_TEST(leaves_and_falls_silent)
 {
     const int waiting = 5, leaving = 4;
@@ -399,8 +399,8 @@ START_TEST(leaves_and_falls_silent)
 }
 END_TEST
 
-/* A node has sent FIN, and all that it said before has arrived, when it loses power: the end of its
- * connections never shows. Who begins an operation that it will not take part in does not wait for it. */
+/* A node sends FIN, all its earlier messages have arrived, and it loses power: the end of its connections
+ * never shows. A node that begins an operation without it does not wait for it. */
 START_TEST(leaves_without_an_end)
 {
     const int waiting = 5, leaving = 4;
@@ -421,7 +421,7 @@ END_TEST
 
 static float weights[NODES][8 * VALUES], all[NODES][NODES * 8 * VALUES];
 
-/* All nodes gather, and all but `but` have done so. */
+/* Let all nodes gather, and wait until all but `but` have finished. */
 static void all_gather(int but)
 {
     for (int i = 0; i < NODES; i++) {
@@ -435,7 +435,7 @@ static void all_gather(int but)
             turn();
 }
 
-/* All nodes have gathered, and confirmations of `stopped` have not left when it is stopped. */
+/* Let all nodes gather, and stop `stopped` before its confirmations have left. */
 static void stop_unconfirmed(int stopped)
 {
     for (int k = 0; k < node[stopped].comm->nneighbors; k++)
@@ -444,7 +444,7 @@ static void stop_unconfirmed(int stopped)
     node[stopped].asleep = true;
 }
 
-/* The last node that is not connected with it. */
+/* Return the last node without a connection to it. */
 static int far_from(int rank)
 {
     int far = -1;
@@ -462,10 +462,10 @@ static void begin_close(int i)
     nccl[i].closing = true;
 }
 
-/* A node loses power when it has sent FIN, which all have heard, but before the end of its connections shows.
- * The others do not fail, and wait for its confirmation of their own FINs no longer than they wait to close.
- * They name it, and none of those that have confirmed, though heartbeats for these may be on their way just
- * then. */
+/* A node loses power after all have received its FIN, but before the end of its connections shows. The other
+ * nodes do not fail. They wait for its confirmation of their own FINs until their close times out, and name
+ * it. They name no node that has confirmed, though heartbeats for such nodes may be on their way at that
+ * moment. */
 START_TEST(closes_without_a_confirmation)
 {
     const int silent = 4;
@@ -484,7 +484,7 @@ START_TEST(closes_without_a_confirmation)
     ck_assert(!nccl[silent].closed);
     node[silent].asleep = true;
     for (int i = 0; i < NODES; i++)
-        linked[i] = i != silent && node[i].comm->peer[silent].linked; /* what has closed is gone */
+        linked[i] = i != silent && node[i].comm->peer[silent].linked; /* a closed peer is freed */
     for (int i = 0; i < NODES; i++)
         if (i != silent)
             begin_close(i);
@@ -503,8 +503,8 @@ START_TEST(closes_without_a_confirmation)
 }
 END_TEST
 
-/* A node is stopped when it owes nothing but confirmations, and all others close. Those that are not
- * connected to it wait for others that wait for it; all name the one that was stopped. */
+/* A node is stopped when only its confirmations are missing, and all other nodes close. The nodes without a
+ * connection to it wait for nodes that wait for it. All name the stopped node. */
 START_TEST(closes_together)
 {
     const int stopped = _i;
@@ -522,8 +522,8 @@ START_TEST(closes_together)
 }
 END_TEST
 
-/* The same, but only one node closes, which is not connected with the one that was stopped: those that it
- * waits for have told it of whom they hear nothing. */
+/* The same, but only one node closes, which has no connection to the stopped node. The nodes for which it
+ * waits have told it which node is silent. */
 START_TEST(closes_far_away)
 {
     const int stopped = _i, closing = far_from(stopped);
@@ -539,12 +539,12 @@ START_TEST(closes_far_away)
 }
 END_TEST
 
-/* A node that is alive does not take what the others have taken already, since its device is stuck; so one
- * that it is not connected with is not confirmed, and closes. */
+/* A living node does not take data that the other nodes have taken, because its device is stuck. A node
+ * without a connection to it therefore lacks its confirmation, and closes. */
 START_TEST(closes_far_from_a_stuck_device)
 {
     const int culprit = _i, closing = far_from(culprit);
-    /* One of the last that it takes, so that it gets all others, too; not one that it has to forward. */
+    /* One of the last segments, so that it takes all others, and not one that it must forward. */
     const int owner = culprit == NODES - 1 ? NODES - 2 : NODES - 1;
     const int segment = (owner + 1) % COLUMNS == culprit % COLUMNS ? 7 : 6;
     char name[64];
@@ -560,7 +560,7 @@ START_TEST(closes_far_from_a_stuck_device)
 }
 END_TEST
 
-/* A connection that ends alone, while its peer lives and says nothing: it is told, after a while. */
+/* A single connection ends while its peer lives and reports no error. The node reports it after a while. */
 START_TEST(connection_breaks)
 {
     for (int i = 0; i < NODES; i++)
@@ -577,8 +577,8 @@ START_TEST(connection_breaks)
 }
 END_TEST
 
-/* Until NCCL closes it, a communicator that has failed leaves the engine's thread asleep, whoever was ahead
- * of whom when it happened. */
+/* Until NCCL closes a failed communicator, the engine's thread sleeps, whichever node was ahead at the
+ * failure. */
 START_TEST(sleeps_until_closed)
 {
     const int64_t least = SECOND / 100;

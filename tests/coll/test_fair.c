@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How peers share a link: four rings of one class, whose transport is done with what it is told. */
+/* How peers share a link: four rings of one class, whose transport is done when the test says so. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ static struct nb_context node;
 static const struct nb_net_ops net = {.early = 1}, net_other;
 static struct nb_coll_comm comm;
 static struct nb_peer peers[NODES], *neighbors[NODES];
-static struct nb_tx_item items[NODES][NB_CLASS_COUNT][1]; /* all of a ring's are alike */
+static struct nb_tx_item items[NODES][NB_CLASS_COUNT][1]; /* all items of a ring are alike */
 static int64_t t;
 
 static void setup(void)
@@ -49,7 +49,7 @@ static struct nb_tx *ring(int r)
     return &peers[r].tx[NB_CLASS_CONTRIB];
 }
 
-/* Ring `r` has so many items in all, and is done with so many. */
+/* Set the number of items that ring `r` has in all, and that are done. */
 static void has(int r, uint64_t queued, uint64_t done)
 {
     ring(r)->queued = queued;
@@ -71,18 +71,18 @@ START_TEST(the_lead_is_bounded)
     ring(1)->had = ring(3)->had = 1000000;
     ring(4)->had = 1000000 + LEAD;
     ck_assert(allows(0));
-    ck_assert(allows(4)); /* as much as it may be ahead */
+    ck_assert(allows(4)); /* as far ahead as it may be */
     ring(4)->had++;
     ck_assert(!allows(4));
     ck_assert(allows(3));
-    ring(3)->under_way = LEAD + 1; /* what is not done counts for the one that has it */
+    ring(3)->under_way = LEAD + 1; /* bytes under way count as sent for their ring */
     ck_assert(!allows(3));
     ring(3)->had += 5000;
     ring(3)->under_way -= 5000;
     ck_assert(!allows(3));
     ring(0)->had += 5000;
     ck_assert(!allows(3));
-    ring(1)->had += 5000; /* nobody is where the last was */
+    ring(1)->had += 5000; /* every ring has passed the place of the last one */
     ck_assert(allows(3));
 }
 END_TEST
@@ -92,7 +92,7 @@ START_TEST(one_alone_waits_for_nobody)
     has(0, 9, 1);
     ring(0)->had = 50000000;
     ck_assert(allows(0));
-    has(1, 9, 1); /* has nothing to make up for: it was idle */
+    has(1, 9, 1); /* an idle ring has nothing to catch up */
     ck_assert(allows(0));
     ck_assert_uint_eq(ring(1)->had, 50000000);
     ring(0)->had += LEAD + 1;
@@ -108,7 +108,7 @@ START_TEST(a_stuck_one_holds_up_nobody_for_long)
     has(1, 9, 1);
     ring(0)->had = LEAD + 1;
     ck_assert(!allows(0));
-    ck_assert_int_eq(comm.fair[0].until_ns, t + 20 * MS); /* when the engine has to look again */
+    ck_assert_int_eq(comm.fair[0].until_ns, t + 20 * MS); /* time of the engine's next look */
     t += 20 * MS;
     ck_assert(!allows(0));
     t += 1;
@@ -116,7 +116,7 @@ START_TEST(a_stuck_one_holds_up_nobody_for_long)
     t += 1000 * MS;
     ring(0)->had += 1000000;
     ck_assert(allows(0));
-    ring(1)->had = 1; /* it moves: counts again */
+    ring(1)->had = 1; /* it moves, and counts again */
     ck_assert(!allows(0));
 }
 END_TEST
@@ -133,7 +133,7 @@ START_TEST(the_others_stay_even_while_one_is_stuck)
         ring(1)->had += 1000;
         ck_assert(allows(0) && allows(1) && allows(3));
     }
-    ring(0)->had += LEAD; /* ahead of the stuck one, but no more than it may be ahead of the other */
+    ring(0)->had += LEAD; /* ahead of the stuck one, within the limit for the other */
     ck_assert(allows(0));
     ring(0)->had += 1;
     ck_assert(!allows(0));
@@ -145,14 +145,14 @@ START_TEST(the_others_stay_even_while_one_is_stuck)
 }
 END_TEST
 
-/* Slow links, large messages: what takes long is not stuck. */
+/* Slow links and large messages: a slow ring is not stuck. */
 START_TEST(a_slow_one_counts)
 {
     has(0, 9, 1);
     has(1, 9, 1);
     for (int i = 0; i < 5; i++) {
         ck_assert(allows(1));
-        t += 30 * MS; /* the first of them is taken for stuck */
+        t += 30 * MS; /* the first of them counts as stuck */
         ring(1)->had += 140000;
     }
     ring(0)->had = ring(1)->had + LEAD + 1;
@@ -200,7 +200,7 @@ START_TEST(the_lead_grows_with_the_speed)
     has(0, 9, 9);
     has(1, 9, 9);
     ck_assert(allows(0));
-    t += 500 * MS; /* and stays over a pause */
+    t += 500 * MS; /* and stays after a pause */
     has(0, 20, 9);
     has(1, 20, 9);
     ring(0)->had = 9000000;
@@ -223,7 +223,7 @@ START_TEST(classes_are_independent)
 }
 END_TEST
 
-/* Values for the owners of a direct reduce-scatter: none waits for another, whatever else is sent. */
+/* Values for the owners of a direct reduce-scatter: no ring waits for another, whatever else is sent. */
 START_TEST(what_is_needed_apart_waits_for_nobody)
 {
     for (int r = 0; r < 2; r++) {
@@ -235,7 +235,7 @@ START_TEST(what_is_needed_apart_waits_for_nobody)
     has(3, 9, 1);
     has(4, 9, 1);
     ring(3)->had = LEAD + 1;
-    ck_assert(!allows(3)); /* for 4, and not for 1 */
+    ck_assert(!allows(3)); /* because of ring 4, not of ring 1 */
     ring(4)->had = 1;
     ck_assert(allows(3) && allows(0));
     ring(0)->item->apart = 0; /* an operation whose peers need it at the same time */
@@ -246,7 +246,7 @@ START_TEST(what_is_needed_apart_waits_for_nobody)
 }
 END_TEST
 
-/* Where sends test done when they have arrived nothing piles up. */
+/* Where sends are done when they have arrived, no bytes pile up. */
 START_TEST(other_transports_are_left_alone)
 {
     comm.net = &net_other;

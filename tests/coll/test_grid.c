@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Grids of nodes: which there are, who is near, and how control messages travel between those that are
- * not. */
+/* Grids of nodes: their shapes, their neighbors, and how control messages travel between nodes that are not
+ * neighbors. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,18 +31,31 @@ START_TEST(which_grid)
         int64_t schedule, group;
         int rows, columns;
     } want[] = {
-        {64, NB_SCHEDULE_AUTO, 0, 4, 16},     {32, NB_SCHEDULE_AUTO, 0, 2, 16},
-        {31, NB_SCHEDULE_AUTO, 0, 1, 31},     {30, NB_SCHEDULE_AUTO, 0, 1, 30},
-        {61, NB_SCHEDULE_AUTO, 0, 1, 61},     {4096, NB_SCHEDULE_AUTO, 0, 32, 128},
-        {64, NB_SCHEDULE_DIRECT, 0, 1, 64},   {64, NB_SCHEDULE_TWO_HOP, 0, 1, 64},
-        {4, NB_SCHEDULE_TWO_LEVEL, 0, 2, 2},  {6, NB_SCHEDULE_TWO_LEVEL, 0, 2, 3},
-        {8, NB_SCHEDULE_TWO_LEVEL, 0, 2, 4},  {9, NB_SCHEDULE_TWO_LEVEL, 0, 3, 3},
-        {16, NB_SCHEDULE_TWO_LEVEL, 0, 2, 8}, {2, NB_SCHEDULE_TWO_LEVEL, 0, 1, 2},
-        {7, NB_SCHEDULE_TWO_LEVEL, 0, 1, 7},  {8, NB_SCHEDULE_TWO_LEVEL, 2, 4, 2},
-        {8, NB_SCHEDULE_TWO_LEVEL, 3, 1, 8},  {8, NB_SCHEDULE_TWO_LEVEL, 8, 1, 8},
-        {64, NB_SCHEDULE_AUTO, 8, 8, 8},      {262, NB_SCHEDULE_AUTO, 0, 1, 262}, /* 2 x 131 */
-        {48, NB_SCHEDULE_AUTO, 0, 3, 16},     {128, NB_SCHEDULE_AUTO, 0, 8, 16},  /* as near: 8, 12, 32 */
-        {1000, NB_SCHEDULE_AUTO, 2, 1, 1000}, {2, NB_SCHEDULE_AUTO, 0, 1, 2},
+        {64, NB_SCHEDULE_AUTO, 0, 4, 16},
+        {32, NB_SCHEDULE_AUTO, 0, 2, 16},
+        {31, NB_SCHEDULE_AUTO, 0, 1, 31},
+        {30, NB_SCHEDULE_AUTO, 0, 1, 30},
+        {61, NB_SCHEDULE_AUTO, 0, 1, 61},
+        {4096, NB_SCHEDULE_AUTO, 0, 32, 128},
+        {64, NB_SCHEDULE_DIRECT, 0, 1, 64},
+        {64, NB_SCHEDULE_TWO_HOP, 0, 1, 64},
+        {4, NB_SCHEDULE_TWO_LEVEL, 0, 2, 2},
+        {6, NB_SCHEDULE_TWO_LEVEL, 0, 2, 3},
+        {8, NB_SCHEDULE_TWO_LEVEL, 0, 2, 4},
+        {9, NB_SCHEDULE_TWO_LEVEL, 0, 3, 3},
+        {16, NB_SCHEDULE_TWO_LEVEL, 0, 2, 8},
+        {2, NB_SCHEDULE_TWO_LEVEL, 0, 1, 2},
+        {7, NB_SCHEDULE_TWO_LEVEL, 0, 1, 7},
+        {8, NB_SCHEDULE_TWO_LEVEL, 2, 4, 2},
+        {8, NB_SCHEDULE_TWO_LEVEL, 3, 1, 8},
+        {8, NB_SCHEDULE_TWO_LEVEL, 8, 1, 8},
+        {64, NB_SCHEDULE_AUTO, 8, 8, 8},
+        {262, NB_SCHEDULE_AUTO, 0, 1, 262}, /* 2 x 131 */
+        /* equally near: 8, 12, 32 */
+        {48, NB_SCHEDULE_AUTO, 0, 3, 16},
+        {128, NB_SCHEDULE_AUTO, 0, 8, 16},
+        {1000, NB_SCHEDULE_AUTO, 2, 1, 1000},
+        {2, NB_SCHEDULE_AUTO, 0, 1, 2},
     };
 
     for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
@@ -78,7 +91,7 @@ START_TEST(who_is_near)
 }
 END_TEST
 
-/* What goes to an owner and what comes from it pass the same node, one step from both. */
+/* Messages to an owner and from it pass the same node, one step from both. */
 START_TEST(ways)
 {
     for (int rows = 2; rows < 5; rows++) {
@@ -174,7 +187,7 @@ static void teardown(void)
     free(comm);
 }
 
-/* A message comes in from `via`. Returns what reading gives. */
+/* Deliver a message from `via`. Return the result of reading it. */
 static int message(int via, const struct nb_ctl *ctl)
 {
     struct nb_rx *rx = &comm->peer[via].rx[NB_CLASS_CONTROL];
@@ -199,7 +212,7 @@ static int comes(int via, enum nb_ctl_kind kind, int from, int to, uint64_t a, u
     return message(via, &ctl);
 }
 
-/* The last message that was queued for `to`, which is the n-th. */
+/* Return the last message queued for `to`, which must be the n-th. */
 static struct nb_ctl left_for(int to, unsigned n)
 {
     struct nb_tx *tx = &comm->peer[to].tx[NB_CLASS_CONTROL];
@@ -213,7 +226,7 @@ static struct nb_ctl left_for(int to, unsigned n)
     return ctl;
 }
 
-/* Node `from` of the row has the blocks of this column, and could keep all but those of the rows in
+/* Node `from` of the row has the blocks of this column, and could keep all but the blocks of the rows in
  * `lost`. */
 static int confirms(int from, uint64_t opno, uint64_t rows, uint64_t lost)
 {
@@ -227,7 +240,8 @@ static int confirms(int from, uint64_t opno, uint64_t rows, uint64_t lost)
     return message(from, &ctl);
 }
 
-/* This node has all blocks of an operation, of which those in `keep` were to be kept; bits by rank. */
+/* This node has all blocks of an operation, and should have kept the blocks in `keep`. Bits stand for
+ * ranks. */
 static int done(uint64_t opno, uint64_t keep, uint64_t lost)
 {
     const struct nb_op op = {.opno = opno, .keep = &keep, .lost = &lost};
@@ -246,12 +260,12 @@ START_TEST(confirmations_are_gathered)
     ctl = left_for(3, 1);
     ck_assert(ctl.kind == NB_CTL_CONFIRM && ctl.a == 5 && ctl.b == 1 && ctl.c == 2 && ctl.from == 1 &&
               ctl.to == 3);
-    ctl = left_for(0, 1); /* of its own block, and of that of node 2 below it */
+    ctl = left_for(0, 1); /* of its own block, and of node 2's block below it */
     ck_assert(ctl.kind == NB_CTL_COLUMN && ctl.a == 5 && ctl.rows[0] == 3 && ctl.lost[0] == 0 && ctl.to == 0);
     ck_assert_uint_eq(comm->confirms_open, 0);
-    /* One that could not keep it speaks for all. */
+    /* One node that could not keep the block decides for all. */
     ck_assert_int_eq(done(6, 8, 0), 0);
-    left_for(0, 1); /* which has nothing to hear */
+    left_for(0, 1); /* still the first message */
     ck_assert_int_eq(confirms(0, 6, 2, 2), 1);
     ctl = left_for(3, 2);
     ck_assert(ctl.a == 6 && ctl.b == 0 && ctl.c == 2);
@@ -262,7 +276,7 @@ START_TEST(confirmations_are_gathered)
 }
 END_TEST
 
-/* One node's messages may be late: others' places must not be in the way. */
+/* One node's messages may be late. They must not take the places of other nodes. */
 START_TEST(late_confirmations)
 {
     for (unsigned i = 0; i < 4; i++)
@@ -277,14 +291,14 @@ START_TEST(late_confirmations)
     }
     ck_assert_int_eq(confirms(0, 9, 2, 0), 1);
     ck_assert_uint_eq(comm->confirms_open, 0);
-    /* But not more than there can be. */
+    /* The number is bounded by the number of operations. */
     for (uint64_t i = 0; i < NB_OPS; i++)
         ck_assert_int_eq(done(1000 + i, 8, 0), 0);
     ck_assert_int_eq(done(2000, 8, 0), -EPROTO);
 }
 END_TEST
 
-/* For whose answer nobody is left. */
+/* The node that should answer is gone. */
 START_TEST(asks_one_that_is_gone)
 {
     struct nb_ctl ctl;
@@ -296,7 +310,8 @@ START_TEST(asks_one_that_is_gone)
 }
 END_TEST
 
-/* A node that has all it wants still stays for those of its row that may have to ask an owner through it. */
+/* A node that has received everything still stays for the nodes of its row that may have to ask an owner
+ * through it. */
 START_TEST(goodbye_when_the_row_is_done)
 {
     comm->refs = nb_refs_create(comm->ctx, nb_host_device(), 4);
@@ -318,12 +333,12 @@ END_TEST
 
 START_TEST(confirms_for_others)
 {
-    ck_assert_int_lt(comes(3, NB_CTL_CONFIRM, 3, 1, 9, 1, _i ? 3 : 1), 0); /* rows have two */
+    ck_assert_int_lt(comes(3, NB_CTL_CONFIRM, 3, 1, 9, 1, _i ? 3 : 1), 0); /* rows have two nodes */
     ck_assert_int_eq(comm->failure.error, -EPROTO);
 }
 END_TEST
 
-/* The own block: its owner knows of each of its row. */
+/* The own block: its owner learns of each node of its row. */
 START_TEST(own_block_is_confirmed)
 {
     uint8_t block[64] = {1};
@@ -357,7 +372,7 @@ START_TEST(others_messages_pass)
     ctl = left_for(0, 1);
     ck_assert(ctl.kind == NB_CTL_DATA && ctl.from == 3 && ctl.to == 0 && ctl.c == 100);
     ck_assert_int_eq(((const uint8_t *)tx->item[0].data)[NB_CTL_BYTES + 99], 0x5a);
-    /* The next waits until its buffer is free again. */
+    /* The next message waits until its buffer is free again. */
     ck_assert_int_eq(comes(3, NB_CTL_DATA, 3, 0, 9, 4196, 50), 0);
     ck_assert_uint_eq(tx->queued, 1);
     comm->peer[0].flow->raw.answer.left = 0;
@@ -368,7 +383,7 @@ START_TEST(others_messages_pass)
 }
 END_TEST
 
-/* Whose way does not lead through here, or who has no right to send it. */
+/* The message's way does not lead through here, or its sender may not send it. */
 START_TEST(wrong_ways)
 {
     static const struct {
@@ -376,15 +391,15 @@ START_TEST(wrong_ways)
         enum nb_ctl_kind kind;
         int from, to;
     } wrong[] = {
-        {0, NB_CTL_RAW, 0, 2},   /* they are connected */
-        {0, NB_CTL_RAW, 2, 3},   /* so are these */
+        {0, NB_CTL_RAW, 0, 2},   /* 0 and 2 are connected */
+        {0, NB_CTL_RAW, 2, 3},   /* 2 and 3 are connected */
         {3, NB_CTL_RAW, 3, 0},   /* goes along row 1 first */
         {0, NB_CTL_DATA, 0, 3},  /* goes along column 0 first */
-        {0, NB_CTL_ABORT, 2, 1}, /* is not passed on */
+        {0, NB_CTL_ABORT, 2, 1}, /* is never forwarded */
         {0, NB_CTL_FIN, 0, 3},     {3, NB_CTL_ALIVE, 0, 1},   {0, NB_CTL_RAW, 2, 1}, /* came the wrong way */
         {0, NB_CTL_RAW, 0, 4},     {0, NB_CTL_CONFIRM, 9, 1}, {0, NB_CTL_CONFIRM, 1, 1},
         {0, NB_CTL_CONFIRM, 0, 3}, /* goes no further */
-        {3, NB_CTL_COLUMN, 3, 1},  /* is for those of a row */
+        {3, NB_CTL_COLUMN, 3, 1},  /* is for nodes of a row */
     };
 
     ck_assert_int_eq(comes(wrong[_i].via, wrong[_i].kind, wrong[_i].from, wrong[_i].to, 1, 0, 1) < 0, 1);
@@ -392,7 +407,7 @@ START_TEST(wrong_ways)
 }
 END_TEST
 
-/* What a node beyond asks for is answered the way that it came. */
+/* A request of a node beyond gets its answer along the same way. */
 START_TEST(asked_from_beyond)
 {
     ck_assert_int_eq(comes(3, NB_CTL_RAW, 2, 1, 4, 64, 32), 1);
@@ -402,9 +417,9 @@ START_TEST(asked_from_beyond)
 }
 END_TEST
 
-/* ---- whom nodes wait for ----------------------------------------------------------------------------- */
+/* ---- chains of waiting nodes -------------------------------------------------------------------------- */
 
-/* A heartbeat of `via`. */
+/* Deliver a heartbeat of `via`. */
 static int beats(int via, enum nb_chain_kind kind, int end, unsigned steps)
 {
     const struct nb_ctl ctl = {.kind = NB_CTL_ALIVE,
@@ -417,8 +432,8 @@ static int beats(int via, enum nb_chain_kind kind, int end, unsigned steps)
     return message(via, &ctl);
 }
 
-/* Node 1 has taken over an all-gather, and waits for what node 0 says of it: what follows from its
- * heartbeat. */
+/* Node 1 has taken over an all-gather, and waits for node 0's messages about it. Its conclusions follow from
+ * node 0's heartbeat. */
 START_TEST(whom_a_node_waits_for)
 {
     static const struct {
@@ -444,7 +459,7 @@ START_TEST(whom_a_node_waits_for)
     ck_assert_int_eq(found->kind, NB_CHAIN_NONE);
     ck_assert_int_eq(done(5, 13, 0), 0);
     nb_chain_update(comm, now - NB_NS_PER_MS);
-    ck_assert_int_eq(beats(3, NB_CHAIN_NONE, 0, 0), 1); /* it waits for nobody, and nobody for it */
+    ck_assert_int_eq(beats(3, NB_CHAIN_NONE, 0, 0), 1); /* it waits for no node, and no node waits for it */
     for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
         ck_assert_int_eq(beats(0, cases[k].told.kind, cases[k].told.end, cases[k].told.steps), 1);
         nb_chain_update(comm, now);
@@ -455,10 +470,10 @@ START_TEST(whom_a_node_waits_for)
         ck_assert_int_eq(nb_chain_ends_at(comm, &comm->peer[0]), cases[k].told.kind == NB_CHAIN_NONE);
         ck_assert(!nb_chain_ends_at(comm, &comm->peer[3]));
     }
-    /* What it has said is old. */
+    /* Its last report is old. */
     nb_chain_update(comm, now + 2 * (int64_t)NB_NS_PER_S);
     ck_assert(found->kind == NB_CHAIN_END && found->end == 0 && found->steps == 1);
-    /* Now it is late no more. */
+    /* Now it is on time again. */
     ck_assert_int_eq(confirms(0, 5, 2, 0), 1);
     nb_chain_update(comm, now);
     ck_assert_int_eq(found->kind, NB_CHAIN_NONE);

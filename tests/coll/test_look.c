@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Looks at values before a sum, and residuals that are emptied, on a device that answers when the test says so: nobody
- * waits for the answer, and nothing is left of the question when the communicator ends before it comes.
+ * Looks at values before a sum, and residuals that are emptied, on a device that answers when the test says
+ * so. The engine does not wait for the answer, and leaves no trace of the question when the communicator ends
+ * before the answer.
  */
 #include <errno.h>
 #include <limits.h>
@@ -26,7 +27,7 @@ static void setup_coded(void)
 
 /* ---- tests ------------------------------------------------------------------------------------------ */
 
-/* While an operation's values are looked at, those before it and other communicators go on. */
+/* While the device looks at an operation's values, the operations before it and other communicators go on. */
 START_TEST(others_go_on)
 {
     struct nb_coll_req *req[3][SLOW_NODES];
@@ -62,7 +63,7 @@ START_TEST(others_go_on)
 }
 END_TEST
 
-/* A device without room is asked again. */
+/* The engine asks a device without room again. */
 START_TEST(refused)
 {
     struct nb_coll_req *req[SLOW_NODES];
@@ -77,7 +78,8 @@ START_TEST(refused)
 }
 END_TEST
 
-/* NCCL frees its buffer, or closes, while the question (a sample; sums) is in flight: it is withdrawn before. */
+/* NCCL frees its buffer, or closes, while the question (a sample or sums) is in flight. The engine withdraws
+ * the question first. */
 START_TEST(aborted)
 {
     struct nb_coll_req *req[SLOW_NODES];
@@ -98,7 +100,7 @@ START_TEST(aborted)
         ck_assert(!done);
         slow_turn();
     }
-    ck_assert_uint_eq(slow_device[1][0]->open, 1); /* until its NCCL closes, too */
+    ck_assert_uint_eq(slow_device[1][0]->open, 1); /* until its NCCL closes too */
     slow_close_all(slow_first);
 }
 END_TEST
@@ -117,7 +119,7 @@ START_TEST(failed)
         slow_turn();
     ck_assert_int_eq(nb_coll_test(req[0], &done, NULL), -EIO);
     ck_assert(strstr(slow_log(), "cannot look at the values of reduce_scatter 0") != NULL);
-    while (!nb_coll_test(req[1], &done, NULL)) /* is told */
+    while (!nb_coll_test(req[1], &done, NULL)) /* it learns of the failure */
         slow_turn();
     slow_close_all(slow_first);
 }
@@ -125,14 +127,15 @@ END_TEST
 
 /* ---- residuals -------------------------------------------------------------------------------------- */
 
-/* All of these are emptied. */
+/* Empty all residuals of these communicators. */
 static void drop_errors(struct nb_coll_comm *const comm[SLOW_NODES])
 {
     for (int r = 0; r < SLOW_NODES; r++)
         nb_feedback_drop_all(comm[r]->decisions->feedback);
 }
 
-/* While residuals of one communicator are emptied, new or dropped, others go on. They are empty then. */
+/* While residuals of one communicator are emptied, new or dropped, other communicators go on. Later the
+ * residuals are empty. */
 START_TEST(emptied)
 {
     static float before[SLOW_NODES][SLOW_VALUES];
@@ -144,7 +147,7 @@ START_TEST(emptied)
         slow_second[r] = slow_cluster.node[r].comm;
     for (unsigned n = 0; n < 2; n++) {
         slow_device[0][0]->held = slow_device[1][0]->held = n;
-        drop_errors(slow_first); /* the first time there are none */
+        drop_errors(slow_first); /* in the first round there are none */
         drop_errors(slow_second);
         slow_begin(slow_first, slow_out[0], req[0]);
         slow_await_questions();
@@ -154,7 +157,8 @@ START_TEST(emptied)
             if (i == 0)
                 memcpy(before, slow_out[1], sizeof(before));
         }
-        ck_assert(memcmp(before, slow_out[1], sizeof(before)) != 0); /* there, with what was left before */
+        /* present, with the residual of the sum before */
+        ck_assert(memcmp(before, slow_out[1], sizeof(before)) != 0);
         for (int r = 0; r < SLOW_NODES; r++) {
             ck_assert_uint_eq(slow_device[r][0]->open, 1);
             ck_assert_int_eq(nb_coll_test(req[0][r], &done, NULL), 0);
@@ -172,7 +176,7 @@ START_TEST(emptied)
 }
 END_TEST
 
-/* The device has no room for it at first. */
+/* At first the device has no room for it. */
 START_TEST(emptied_after_refusal)
 {
     struct nb_coll_req *req[SLOW_NODES];
@@ -187,8 +191,8 @@ START_TEST(emptied_after_refusal)
 }
 END_TEST
 
-/* NCCL frees its buffer while a residual is emptied that an operation waits for; or closes while one is that nobody waits
- * for: in both cases that is over before memory is freed. */
+/* NCCL frees its buffer while a residual is emptied for which an operation waits, or closes while a residual
+ * is emptied for which no operation waits. In both cases the emptying ends before memory is freed. */
 START_TEST(emptied_at_the_end)
 {
     struct nb_coll_req *req[SLOW_NODES];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Metrics as text: what a strict reader of Prometheus' exposition format makes of them, whatever
- * a communicator is called; that values are those of the figures; and that nothing is there twice.
+ * Metrics as text: a strict reader of Prometheus' exposition format accepts them, whatever the name of a
+ * communicator. Values equal the figures. No series appears twice.
  */
 #include <ctype.h>
 #include <math.h>
@@ -16,7 +16,7 @@
 static const struct nb_metrics_process process = {
     .host = "n01", .job = "77", .process = "4711", .time = 1700000000.25};
 
-/* A communicator that has done something of everything. */
+/* Return a communicator with some of everything. */
 static struct nb_figures *some(unsigned serial, const char *name)
 {
     struct nb_figures *f = calloc(1, sizeof(*f));
@@ -69,7 +69,7 @@ static char *text_of(unsigned n, const char *name)
 
 /* ---- the exposition format ----------------------------------------------------------------------------- */
 
-/* Names of metrics and labels: what is there is taken, and has to be something. */
+/* Take the name of a metric or label, which must not be empty. */
 static const char *take_name(const char *p, char *name, size_t cap)
 {
     size_t n = 0;
@@ -107,7 +107,8 @@ static const char *take_number(const char *p)
     return end;
 }
 
-/* One family after the other, each with help and type before its samples, none twice. Returns the samples. */
+/* Read one family after the other. Each has help and type before its samples, and comes once. Return the
+ * number of samples. */
 static unsigned read_exposition(char *text)
 {
     static char families[200][96], series[4000][1024];
@@ -181,7 +182,7 @@ END_TEST
     "\"1\"," \
     "dev=\"0\",n_nodes=\"4\",node_rank=\"1\",nranks=\"32\""
 
-/* Every reason for raw has a word, and what is reduced in types that are never coded does not become one
+/* Every reason for raw has its own word, and operations in types that are never coded do not all become one
  * series. */
 START_TEST(labels_tell_apart)
 {
@@ -238,8 +239,8 @@ START_TEST(values_are_those_of_the_figures)
 
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
         ck_assert_msg(strstr(text, lines[i]) != NULL, "not there: %s", lines[i]);
-    /* What is not known is not there: retransmits of the second; a collective that was not called; what is no
-     * number. */
+    /* Unknown values are missing: retransmits of the second communicator, a collective without calls, and
+     * NaN. */
     ck_assert_ptr_null(strstr(text, "nibble_signature_carried_error_ratio" OF_1 ",collective=\"AllReduce\""));
     at = strstr(text, "nibble_transport_retransmits_total{");
     ck_assert_ptr_nonnull(at);
@@ -249,7 +250,8 @@ START_TEST(values_are_those_of_the_figures)
 }
 END_TEST
 
-/* ---- what users are told of ---------------------------------------------------------------------------- */
+/* ---- documents
+ * ------------------------------------------------------------------------------------------ */
 
 static char *read_source(const char *name)
 {
@@ -270,8 +272,8 @@ static char *read_source(const char *name)
     return text;
 }
 
-/* Every metric is in the table of docs/operators.md, and what that, the dashboard and the alerts name is
- * one. */
+/* Every metric is in the table of docs/operators.md. Every metric that the table, the dashboard and the
+ * alerts name exists. */
 START_TEST(documents)
 {
     static const char *const files[] = {"docs/operators.md", "tools/grafana/nibble.json",
@@ -280,7 +282,7 @@ START_TEST(documents)
 
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
         char *page = read_source(files[i]);
-        if (!page) { /* run by hand, elsewhere */
+        if (!page) { /* run by hand, in another folder */
             free(text);
             return;
         }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a node writes about itself while it runs: that the files are there and say what happened, why they are
- * written, and that nothing waits for a folder that cannot be written, is a pipe, or lies on a file system
- * that does not answer, which is made by an open() of this program that waits. Two nodes in one process,
- * connected in memory; node 0 has the runner and writes, node 1 is stepped by the test.
+ * Files that a node writes about itself while it runs: their existence, their content, their occasions. The
+ * node does not wait for a folder that cannot be written, is a pipe, or lies on a file system that does not
+ * answer. An open() of this program, which waits, stands for that file system. Two nodes in one process are
+ * connected in memory. Node 0 has the runner and writes. The test steps node 1.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -39,7 +39,7 @@ static atomic_bool dead; /* the file system does not answer */
 static atomic_int waiting, left;
 static float region[2][VALUES], out[2][VALUES];
 
-/* In front of the C library's. */
+/* Takes the place of the C library's. */
 int open(const char *name, int flags, ...)
 {
     int fd;
@@ -68,7 +68,7 @@ static void setup(void)
     cluster_add(&cluster, NULL, &loopback_ops);
     for (int i = 0; i < 2; i++) {
         node[i].ctx.clock = (struct nb_clock){NULL, NULL};
-        node[i].ctx.host = "host/0"; /* a name that no file may have */
+        node[i].ctx.host = "host/0"; /* a name that a file cannot have */
     }
     snprintf(node[0].ctx.label, sizeof(node[0].ctx.label), "first");
 }
@@ -88,7 +88,7 @@ static void teardown(void)
     rmdir(dir);
 }
 
-/* The file of node 0. */
+/* Return the path of node 0's file. */
 static const char *path_of(const char *ending)
 {
     char process[NB_PROCESS_NAME];
@@ -158,7 +158,7 @@ static void wait_for(struct nb_coll_req *req)
     }
 }
 
-/* Until the file of node 0 has `what` (NULL: anything); its text. */
+/* Wait until node 0's file contains `what` (NULL: any text). Return its text. */
 static const char *until(const char *ending, const char *what)
 {
     for (;; usleep(1000)) {
@@ -194,7 +194,7 @@ static void expect_warnings(int n)
 
 /* ---- tests --------------------------------------------------------------------------------------------- */
 
-/* Files are there soon, and the last state when all is closed, which is that of the counters. */
+/* Files appear soon. The last state, when all is closed, equals the counters. */
 START_TEST(metrics)
 {
     struct nb_coll_stats stats;
@@ -213,7 +213,7 @@ START_TEST(metrics)
     until("prom", "nibble_operations_total{");
     nb_coll_get_stats(node[0].comm, &stats);
     close_both();
-    until("prom", "nibble_closed{"); /* written before close has returned */
+    until("prom", "nibble_closed{"); /* written before close returned */
     ck_assert_ptr_nonnull(strstr(text,
                                  "comm=\"0x11\",serial=\"1\",dev=\"0\",n_nodes=\"2\",node_rank=\"0\",nranks="
                                  "\"unknown\"} 1\n"));
@@ -225,7 +225,7 @@ START_TEST(metrics)
 }
 END_TEST
 
-/* One line names the setting, however often it is tried, and connect, operations and close go on. */
+/* One line names the setting, however often the plugin tries. Connect, operations and close go on. */
 static void not_written(void)
 {
     struct nb_coll_req *mine, *other;
@@ -239,7 +239,7 @@ static void not_written(void)
     wait_for(other);
     while (!capture_warned())
         usleep(1000);
-    usleep(2200000); /* likely tried again */
+    usleep(2200000); /* likely time for a second try */
     close_both();
 }
 
@@ -270,7 +270,7 @@ START_TEST(folder_is_a_pipe)
 }
 END_TEST
 
-/* A file system that does not answer, while the job runs and when it ends. */
+/* A file system does not answer, while the job runs and when it ends. */
 START_TEST(dead_mount)
 {
     struct nb_coll_req *mine, *other;
@@ -289,12 +289,12 @@ START_TEST(dead_mount)
     ck_assert(capture_has("left behind"));
     ck_assert_int_eq(atomic_load(&left), 0);
     atomic_store(&dead, false);
-    until("prom", "nibble_closed{"); /* the thread ends after all, and gives back what it has */
+    until("prom", "nibble_closed{"); /* the thread ends after all, and frees its memory */
     usleep(100000);
 }
 END_TEST
 
-/* Who waits for whom, when it is late, and when it is asked for. */
+/* Which node waits for which: written when one is late, and on request. */
 START_TEST(reports)
 {
     struct nb_coll_req *mine, *other;
@@ -315,7 +315,7 @@ START_TEST(reports)
     other = post(1);
     wait_for(mine);
     wait_for(other);
-    until("report", "why=quiet"); /* nothing to do is written, too: others may wait for this node */
+    until("report", "why=quiet"); /* an idle state is written too: other nodes may wait for this one */
     ck_assert_ptr_nonnull(strstr(text, "finished=1 begun=1 oldest=1 next_op=1"));
     ck_assert_ptr_null(strstr(text, "\nwindow"));
     ck_assert_ptr_nonnull(strstr(text, "\npeer node=1 missing=no"));
@@ -323,7 +323,7 @@ START_TEST(reports)
 }
 END_TEST
 
-/* NCCL gives up and closes at once: what was waited for is written all the same. */
+/* NCCL gives up and closes at once. The node still writes the awaited thing. */
 START_TEST(gave_up)
 {
     node[0].params.hang_report = dir;
@@ -339,7 +339,7 @@ END_TEST
 
 START_TEST(asked_for)
 {
-    touch(); /* what is there from the beginning asks for nothing */
+    touch(); /* a file that exists at the start is not a request */
     node[0].params.hang_report = dir;
     connect_both();
     usleep(1500000);
@@ -350,7 +350,7 @@ START_TEST(asked_for)
 }
 END_TEST
 
-/* An engine that hangs, and with it the lock of its communicators. */
+/* An engine hangs and holds the lock of its communicators. */
 START_TEST(stuck)
 {
     struct nb_coll_req *mine, *other;
@@ -365,7 +365,7 @@ START_TEST(stuck)
     until("report", "why=stuck");
     ck_assert_ptr_nonnull(strstr(text, " state=locked submitted=1 finished=0 name="));
     ck_assert_ptr_nonnull(strstr(text, " still="));
-    until("prom", "nibble_written_timestamp_seconds"); /* with what was known before */
+    until("prom", "nibble_written_timestamp_seconds"); /* with the facts known before */
     hanging_set(false);
     other = post(1);
     wait_for(mine);
@@ -374,7 +374,7 @@ START_TEST(stuck)
 }
 END_TEST
 
-/* A child of fork has no such thread, and ends. */
+/* A child of fork lacks this thread, and ends. */
 START_TEST(forked)
 {
     int status = -1;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flipped bytes of payloads. Four nodes in one process; the network between them flips one byte of one
- * message. For each function, codec and route every message is damaged in turn (a sample of them where there
- * are many): all nodes fail with an error that names both ends, or, where the bytes can be had again, have
- * them.
+ * Flipped bytes of payloads. Four nodes run in one process, and the network between them flips one byte of
+ * one message. For each function, codec and route, every message is damaged in turn (a sample where there are
+ * many). All nodes fail with an error that names both ends, or get the bytes again where that is possible.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -22,18 +21,18 @@
 #include "tests/suite.h"
 
 #define NODES 4
-#define VALUES 16384u /* of a vector: 64 KiB, a block 16 KiB */
+#define VALUES 16384u /* values of a vector: 64 KiB, a block 16 KiB */
 #define BLOCK (VALUES / NODES)
 #define STEPS 16u /* NCCL's buffer: 8 slots to send, 8 to receive */
-#define RUNS 9    /* of messages that are damaged in turn, at most */
+#define RUNS 9    /* most messages that are damaged in turn */
 
 struct kind {
     const char *name;
     enum nb_func func;
     int setting; /* word of NIBBLE_RS, NIBBLE_AR or NIBBLE_AG */
     int checks;
-    bool second; /* of two gathers of nearly the same values */
-    bool mended; /* what is damaged can be had again */
+    bool second; /* the second of two gathers of nearly the same values */
+    bool mended; /* damaged bytes can be sent again */
     uint8_t codec;
 };
 
@@ -88,9 +87,9 @@ __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level
 
 static struct {
     bool armed;
-    uint8_t codec; /* of the messages that count */
-    long at, seen; /* which of them is damaged, -1: none; how many there were */
-    bool data;     /* of DATA messages instead: every one, so many times */
+    uint8_t codec; /* codec of the messages that count */
+    long at, seen; /* number of the message to damage (-1: none), and messages so far */
+    bool data;     /* damage DATA messages instead: every one, `at` times */
     struct nb_msg damaged;
 } plan;
 
@@ -171,7 +170,7 @@ static void post(int r, const struct kind *k, struct nb_coll_req **req)
     ck_assert_int_eq(ret, 0);
 }
 
-/* One operation on all nodes: how many of them it failed on. */
+/* Run one operation on all nodes. Return the number of nodes on which it failed. */
 static int operate(const struct kind *k, int turn)
 {
     struct nb_coll_req *req[NODES];
@@ -265,8 +264,8 @@ static void end(void)
         free(buffer[r]);
 }
 
-/* The operation with message `at` damaged: the number of nodes on which it failed. *messages: how many there
- * were. */
+/* Run the operation with message `at` damaged. Return the number of nodes on which it failed, and the number
+ * of messages in *messages. */
 static int run(const struct kind *k, long at, long *messages)
 {
     if (k->second)
@@ -297,7 +296,7 @@ static int differing_results(void)
 
 /* ---- tests ------------------------------------------------------------------------------------------ */
 
-/* Who made the payload, as far as the message itself tells. */
+/* Check that the error names the payload's maker, as far as the message itself tells. */
 static void names_both_ends(const struct kind *k, const char *what)
 {
     char text[96];
@@ -313,7 +312,7 @@ static void names_both_ends(const struct kind *k, const char *what)
     }
 }
 
-/* Those that were done with the operation before hear of it, too. */
+/* Nodes that had finished the operation learn of the failure too. */
 static void all_have_failed(const char *what)
 {
     for (int r = 0; r < NODES; r++)
@@ -355,8 +354,8 @@ START_TEST(one_byte_of_each)
 }
 END_TEST
 
-/* What the switch switches off: the same flip is delivered. It shows that the tests above can fail, and what
- * a check is for. */
+/* The switch turns the check off: the same flip is delivered. This shows that the tests above can fail, and
+ * the purpose of the check. */
 START_TEST(switched_off)
 {
     struct kind k = kinds[_i];
@@ -371,7 +370,7 @@ START_TEST(switched_off)
     int noticed = 0;
     for (long at = 0; at < messages && !noticed; at++) {
         begin(&k, 0);
-        /* A codec may find that the bytes make no sense; some bits have no effect. */
+        /* A codec may find the bytes malformed. Some bits have no effect. */
         noticed = run(&k, at, &(long){0}) || differing_results() > 0;
         ck_assert_ptr_null(strstr(warned, "damaged payload"));
         end();
@@ -392,7 +391,7 @@ START_TEST(settings_differ)
     keep_results();
     end();
     begin(&k, 0);
-    for (int r = 0; r < NODES; r++) /* not agreed, read at every message */
+    for (int r = 0; r < NODES; r++) /* no agreement needed: read at every message */
         c.node[r].params.payload_check = r % NB_PAYLOAD_CHECK_COUNT;
     ck_assert_int_eq(run(&k, -1, &messages), 0);
     ck_assert_int_eq(differing_results(), 0);
@@ -401,8 +400,8 @@ START_TEST(settings_differ)
 }
 END_TEST
 
-/* Bytes that are sent again are checked, too: damaged once or twice, they are asked for again; always, the
- * communicator fails. */
+/* Retransmitted bytes are checked too. Damaged once or twice, they are requested again. Damaged every time,
+ * they make the communicator fail. */
 START_TEST(sent_again)
 {
     const struct kind *k = &kinds[7]; /* raw, kept */
@@ -410,7 +409,7 @@ START_TEST(sent_again)
 
     for (int times = 1; times < 8; times += 3) {
         begin(k, _i);
-        for (int r = 0; r < NODES; r++) /* asks for bytes of a reference that has another hash */
+        for (int r = 0; r < NODES; r++) /* asks for bytes of a reference with another hash */
             c.node[r].comm->fault_ref = 1;
         ck_assert_int_eq(operate(k, 0), 0);
         keep_results();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a schedule finds at once, the next piece for a peer, for the sum or to pass on, is what a walk over
- * all pieces finds. */
+/* A schedule finds the next piece for a peer, for the sum or to pass on directly. Compare it with a walk over
+ * all pieces. */
 #include <stdlib.h>
 
 #include "base/context.h"
@@ -11,7 +11,7 @@
 
 static struct nb_context node;
 static struct nb_coll_comm *comm;
-static struct nb_coll_req *win; /* its only window */
+static struct nb_coll_req *win; /* the operation's only window */
 static struct nb_confirms confirms;
 
 static void setup(void)
@@ -34,8 +34,8 @@ static void teardown(void)
     free(comm);
 }
 
-/* The first segment at or behind `from` with this owner and relay (-1: any; owner -2: any but this node and
- * the relay), found by a walk over all. */
+/* Find the first segment at or behind `from` with this owner and relay by a walk over all. -1: any. Owner -2:
+ * any but this node and the relay. */
 static int walk(const struct nb_schedule_ops *ops, uint64_t from, int owner, int relay, struct nb_segment *p)
 {
     for (from = from > win->off ? from : win->off; ops->segment_at(comm, win, from, p);
@@ -54,7 +54,7 @@ static void same(int found, const struct nb_segment *got, int there, const struc
                   got->relay == want->relay && got->number == want->number);
 }
 
-/* What a schedule finds for a peer at once is what a walk finds. */
+/* A schedule's piece for a peer equals the walk's. */
 START_TEST(of_a_mesh)
 {
     uint64_t state = 88172645463325252u;
@@ -84,7 +84,7 @@ START_TEST(of_a_mesh)
         same(found, &got, walk(&nb_schedule_two_hop_reduce, from, -2, comm->rank, &want), &want);
         found = nb_schedule_two_hop_reduce.next_result(comm, win, peer, from, &got);
         same(found, &got, walk(&nb_schedule_two_hop_reduce, from, comm->rank, peer, &want), &want);
-        win->op->func = NB_FUNC_ALL_REDUCE; /* whose windows lie at 0 */
+        win->op->func = NB_FUNC_ALL_REDUCE; /* its windows lie at 0 */
         win->off = 0;
         from %= win->bytes + 4;
         found = nb_schedule_direct.next_send(comm, win, peer, from, &got);
@@ -100,7 +100,7 @@ static void on_grid(int rows, int columns, int rank)
     comm->rank = rank;
 }
 
-/* The first segment at or behind `from` for which `wanted` says so, found by a walk over all. */
+/* Find the first segment at or behind `from` for which `wanted` returns 1, by a walk over all. */
 static int walk_grid(uint64_t from, int (*wanted)(const struct nb_segment *, int), int with,
                      struct nb_segment *p)
 {
@@ -144,7 +144,7 @@ static int is_of_owner(const struct nb_segment *p, int owner)
     return p->owner == owner;
 }
 
-/* Segments cover a window once, each within a block, with a finisher in the owner's row. */
+/* Check that segments cover a window once, each within a block, with a finisher in the owner's row. */
 static void covers(void)
 {
     struct nb_segment p;
@@ -163,7 +163,7 @@ static void covers(void)
     ck_assert_uint_eq(at, win->off + win->bytes);
 }
 
-/* What the schedule of grids finds at once is what a walk finds; what is to come adds up. */
+/* The pieces of the schedule of grids equal the walk's, and the remaining pieces add up. */
 START_TEST(of_a_grid)
 {
     const enum nb_func func[] = {NB_FUNC_REDUCE_SCATTER, NB_FUNC_ALL_GATHER, NB_FUNC_ALL_REDUCE};
@@ -190,7 +190,7 @@ START_TEST(of_a_grid)
         win->op->func = func[i % 3];
         win->op->keep = NULL;
         win->op->block =
-            4 * (1 + (state >> 28 & (i & 1 ? 511 : 32767))); /* windows of many small blocks, too */
+            4 * (1 + (state >> 28 & (i & 1 ? 511 : 32767))); /* also windows of many small blocks */
         total = win->op->block / 4 * (uint64_t)comm->nnodes;
         win->off = 4 * ((state >> 43) % total);
         win->bytes = 4 + 4 * ((state >> 35) % (total - win->off / 4));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes of a gather that are sent once more, on devices that copy them when the test says so. */
+/* Retransmitted bytes of a gather, on devices that copy them when the test says so. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static void setup(void)
 
 static float all[SLOW_NODES][SLOW_NODES * SLOW_VALUES];
 
-/* An all-gather of blocks that have moved a little since the last one. */
+/* Run an all-gather of blocks that have moved a little since the last one. */
 static void gather(struct nb_coll_comm *const comm[SLOW_NODES], struct nb_coll_req *req[SLOW_NODES])
 {
     const size_t block = SLOW_VALUES * sizeof(float);
@@ -42,7 +42,7 @@ static void gathered(struct nb_coll_req *req[SLOW_NODES])
                              SLOW_VALUES * sizeof(float));
 }
 
-/* Begin a gather of which node 1 cannot decode some segments: it asks node 0 for them. */
+/* Begin a gather in which node 1 cannot decode some segments. It asks node 0 for them. */
 static void gather_amiss(struct nb_coll_req *req[SLOW_NODES])
 {
     gather(slow_first, req);
@@ -51,7 +51,7 @@ static void gather_amiss(struct nb_coll_req *req[SLOW_NODES])
     gather(slow_first, req);
 }
 
-/* Slots of node 1's ring of control messages that may not be filled again. */
+/* Return the number of slots of node 1's ring of control messages that may not be filled again. */
 static unsigned slots_held(void)
 {
     const struct nb_rx *rx = &slow_first[1]->peer[0].rx[NB_CLASS_CONTROL];
@@ -62,7 +62,7 @@ static unsigned slots_held(void)
     return n;
 }
 
-/* While such bytes are copied, on either side, other communicators go on. */
+/* While a device copies such bytes, on either side, other communicators go on. */
 START_TEST(resent)
 {
     struct nb_coll_req *req[2][SLOW_NODES];
@@ -98,7 +98,7 @@ START_TEST(resent)
 }
 END_TEST
 
-/* The device has no room for the copies at first. */
+/* At first the device has no room for the copies. */
 START_TEST(resent_after_refusal)
 {
     struct nb_coll_req *req[SLOW_NODES];
@@ -113,7 +113,7 @@ START_TEST(resent_after_refusal)
 }
 END_TEST
 
-/* NCCL aborts while they are copied. */
+/* NCCL aborts during the copies. */
 START_TEST(resent_and_aborted)
 {
     struct nb_coll_req *req[SLOW_NODES];
@@ -132,7 +132,7 @@ START_TEST(resent_and_aborted)
 }
 END_TEST
 
-/* The device fails with a copy. */
+/* The device fails during a copy. */
 START_TEST(resending_failed)
 {
     struct nb_coll_req *req[SLOW_NODES];

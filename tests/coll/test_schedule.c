@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which schedule an operation takes: the rule of NIBBLE_SCHEDULE=auto, and what forces one. */
+/* The schedule of an operation: the rule of NIBBLE_SCHEDULE=auto, and the settings that force a schedule. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,14 +10,14 @@
 #include "coll/schedule/schedule.h"
 #include "tests/suite.h"
 
-static struct nb_context node;        /* with default settings, where the test reads none */
-static struct nb_reckoning reckoning; /* nothing is known, unless a test says so: all is coded */
+static struct nb_context node;        /* with default settings unless the test reads some */
+static struct nb_reckoning reckoning; /* empty unless the test fills it: everything is coded */
 static int shadow;
 
 #define KIB UINT64_C(1024)
 #define MIB (UINT64_C(1024) * KIB)
 
-/* An operation of `nodes` blocks, in windows of `window` bytes. */
+/* Return the schedule of an operation of `nodes` blocks, in windows of `window` bytes. */
 static const char *chosen(enum nb_func func, ncclDataType_t type, ncclRedOp_t redop, int nodes,
                           uint64_t block, uint64_t window)
 {
@@ -47,17 +47,17 @@ static const char *sum(int nodes, uint64_t block, uint64_t window)
 
 START_TEST(gathers)
 {
-    /* Four nodes, 64 MiB: two hops until all of it is in flight. */
+    /* Four nodes, 64 MiB: two hops until all bytes are in flight. */
     ck_assert_str_eq(gather(4, 16 * MIB, 256 * KIB), "two-hop");
     ck_assert_str_eq(gather(4, 16 * MIB, 1 * MIB), "two-hop");
     ck_assert_str_eq(gather(4, 16 * MIB, 4 * MIB), "two-hop");
     ck_assert_str_eq(gather(4, 16 * MIB, 8 * MIB), "direct");
-    /* Eight nodes: not even then. */
+    /* Eight nodes: two hops even then. */
     ck_assert_str_eq(gather(8, 4 * MIB, 4 * MIB), "two-hop");
-    /* Small operations, of which everything is in flight. */
+    /* Small operations whose bytes are all in flight. */
     ck_assert_str_eq(gather(4, 64 * KIB, 256 * KIB), "direct");
     ck_assert_str_eq(gather(8, 64 * KIB, 512 * KIB), "direct");
-    /* Segments that would be too short. */
+    /* Segments would be too short. */
     ck_assert_str_eq(gather(61, 16 * MIB, 256 * KIB), "direct");
     ck_assert_str_eq(gather(2, 16 * MIB, 1 * MIB), "direct");
 }
@@ -65,7 +65,7 @@ END_TEST
 
 START_TEST(sums)
 {
-    /* A second rounding has to be worth it. */
+    /* A second rounding must be worth its cost. */
     ck_assert_str_eq(sum(4, 16 * MIB, 1 * MIB), "two-hop");
     ck_assert_str_eq(sum(4, 16 * MIB, 4 * MIB), "direct");
     ck_assert_str_eq(sum(8, 8 * MIB, 1 * MIB), "two-hop");
@@ -75,7 +75,7 @@ START_TEST(sums)
 }
 END_TEST
 
-/* The parts of a window that go through others: what node `rank` of the grid makes of it. */
+/* Check how node `rank` of the grid cuts the parts of a window that go through other nodes. */
 static void cut(struct nb_grid grid, int rank, uint64_t block, uint64_t off, uint64_t bytes)
 {
     static struct nb_coll_comm comm;
@@ -100,12 +100,13 @@ static void cut(struct nb_grid grid, int rank, uint64_t block, uint64_t off, uin
         ck_assert(s.relay != s.owner && nb_grid_same_row(grid, s.relay, s.owner));
         if (at % block == 0)
             beg = at;
-        /* None but the last of a part is short, and there are no more than ways where they are no longer. */
+        /* Only the last segment of a part may be short. Segments of the least length are at most as many as
+         * the ways. */
         if (at + s.len < nb_min64(end, (uint64_t)(s.owner + 1) * block)) {
             ck_assert_uint_ge(s.len, least);
             ck_assert((at - beg) / s.len < (uint64_t)grid.columns - 1 || s.len > least);
         }
-        /* The node of its column finds it, and nothing before it. */
+        /* The node of its column finds this segment, and no earlier one. */
         if (s.owner == rank)
             continue;
         ck_assert(nb_cut_through(&comm, &win, s.relay, from[s.relay % grid.columns], &found));
@@ -137,7 +138,7 @@ START_TEST(pieces)
 }
 END_TEST
 
-/* What is raw goes the faster way: also where sums that are coded would have to be faster by half. */
+/* Raw operations go the faster way, even where coded sums would need a gain of half. */
 static void raw_takes_the_faster(ncclDataType_t type, ncclRedOp_t redop)
 {
     ck_assert_str_eq(chosen(NB_FUNC_REDUCE_SCATTER, type, redop, 4, 16 * MIB, 4 * MIB), "two-hop");
@@ -149,7 +150,7 @@ static void raw_takes_the_faster(ncclDataType_t type, ncclRedOp_t redop)
     ck_assert_str_eq(chosen(NB_FUNC_ALL_REDUCE, type, redop, 4, 16 * MIB, 4 * MIB), "direct");
 }
 
-/* Whatever makes it certain that nothing is coded. */
+/* All causes that make an operation certainly raw. */
 START_TEST(raw_sums)
 {
     static const char *const why[][2] = {{"NIBBLE_RS", "raw"}, {"NIBBLE_MIN_BYTES", "1000000000"}};
@@ -167,7 +168,8 @@ START_TEST(raw_sums)
 }
 END_TEST
 
-/* By the reckoning; but what a setting forces is coded all the same, and shadow mode does as if. */
+/* The reckoning decides. Operations that a setting forces are still coded, and shadow mode acts as if they
+ * were. */
 START_TEST(reckoned_raw)
 {
     const uint64_t bytes = 64 * MIB;
@@ -185,7 +187,7 @@ START_TEST(reckoned_raw)
 }
 END_TEST
 
-/* Settings are read once by a process: one for each test. */
+/* A process reads settings once, so each test has its own process. */
 START_TEST(forced)
 {
     static const struct {
@@ -203,7 +205,7 @@ START_TEST(forced)
 }
 END_TEST
 
-/* On a grid there is no other way, for whatever operation. */
+/* A grid has one way for all operations. */
 START_TEST(grids)
 {
     ck_assert_int_eq(nb_params_read(&node.params), 0);
@@ -211,7 +213,7 @@ START_TEST(grids)
     ck_assert_str_eq(sum(64, 64 * KIB, 256 * KIB), "two-level");
     ck_assert_str_eq(sum(32, 64 * MIB, 256 * KIB), "two-level");
     ck_assert_str_eq(sum(30, 16 * MIB, 1 * MIB), "two-hop");
-    ck_assert_str_eq(sum(61, 64 * MIB, 1 * MIB), "two-hop"); /* a prime has none */
+    ck_assert_str_eq(sum(61, 64 * MIB, 1 * MIB), "two-hop"); /* a prime has no grid */
     ck_assert_str_eq(chosen(NB_FUNC_REDUCE_SCATTER, ncclInt32, ncclMax, 64, 64 * MIB, MIB), "two-level");
     ck_assert_str_eq(chosen(NB_FUNC_ALL_REDUCE, ncclBfloat16, ncclSum, 64, 64 * MIB, MIB), "two-level");
 }

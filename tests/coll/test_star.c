@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A schedule that is added from here (star.c), driven as NCCL drives the plugin: results have to be right. */
+/* A schedule that the test adds (star.c), driven as NCCL drives the plugin. Results must be right. */
 #include "abi/process.h"
 #include "base/context.h"
 #include "nibble/nccl_net.h"
@@ -17,8 +17,8 @@ static int open_star(struct hx_node *node, const struct hx_comm_cfg *cfg, struct
 
 static const char *const env_raw[] = {"NIBBLE_RS=raw", NULL};
 
-/* All functions, one after the other, in windows that cut blocks anywhere; twice, so that the second
- * all-gather has something to differ from. */
+/* Run all functions, one after the other, in windows that cut blocks anywhere. Run them twice, so that the
+ * second all-gather has an earlier one to differ from. */
 static int exact_node(struct hx_node *node, void *arg)
 {
     static const size_t counts[] = {1, 31, 4095, 33333, 150001};

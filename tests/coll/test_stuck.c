@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An engine that makes no steps, because its thread hangs in a call or nobody steps it: NCCL's calls notice,
- * fail and return, and nothing is freed that it may still be using. Two nodes in one process, connected in
- * memory, with a clock that the test moves.
+ * An engine makes no steps, because its thread hangs in a call or because its owner does not step it. NCCL's
+ * calls notice, fail and return, and leave memory that the engine may still use. Two nodes in one process are
+ * connected in memory, with a clock that the test moves.
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -35,7 +35,7 @@ static uint64_t virtual_ns(void *arg)
     return (uint64_t)atomic_load(&now);
 }
 
-/* Node 0 has the runner, and sends that may hang. */
+/* Open both nodes. Node 0 has the runner, and sends that may hang. */
 static void open_all(const struct nb_runner *runner)
 {
     atomic_store(&now, SECOND);
@@ -56,7 +56,7 @@ static void step_one(void)
     nb_engine_step(node[1].ctx.engine, atomic_load(&now));
 }
 
-/* Without a step of the engines: not a round of the cluster, and time stands still. */
+/* Connect without a step of the engines: no round of the cluster, and a clock that stands still. */
 static void connect_all(void)
 {
     bool moved;
@@ -89,7 +89,7 @@ static void post(struct nb_coll_req **req)
     ck_assert_ptr_nonnull(*req);
 }
 
-/* Seconds of the clock until test fails, which it is asked every `every` seconds. */
+/* Return the seconds of the clock until nb_coll_test fails, called every `every` seconds. */
 static int64_t until_stuck(struct nb_coll_req *req, int64_t every)
 {
     const int64_t began = atomic_load(&now);
@@ -129,7 +129,7 @@ START_TEST(thread_hangs)
     ck_assert_int_lt(took, 64);
     ck_assert_int_eq(capture_warned(), 1);
     ck_assert(capture_has("made no step for 60 s"));
-    /* All later calls fail, too, and none waits. */
+    /* All later calls fail too, and none waits. */
     ck_assert_int_eq(nb_coll_iallreduce(node[0].comm, region, out, VALUES, ncclFloat32, ncclSum, &other),
                      -ETIMEDOUT);
     ck_assert_ptr_null(other);
@@ -140,7 +140,7 @@ START_TEST(thread_hangs)
     ck_assert_int_eq(nb_coll_listen(&node[0].ctx, 0, 18, handle, &listen), 0);
     ck_assert_int_eq(nb_coll_close_listen(listen), 0);
 
-    /* It goes on after all: the memory was left to it, and NCCL's is not touched. */
+    /* The engine goes on after all. Its memory was left to it, and it does not touch NCCL's memory. */
     memset(region, 0xff, sizeof(region));
     memset(out, 0xee, sizeof(out));
     hanging_set(false);
@@ -159,7 +159,7 @@ START_TEST(thread_hangs)
 }
 END_TEST
 
-/* The limit follows NIBBLE_PEER_TIMEOUT; what passes between two looks counts in part only. */
+/* The limit follows NIBBLE_PEER_TIMEOUT. The time between two looks counts only in part. */
 START_TEST(limit)
 {
     struct nb_coll_req *req;
@@ -173,7 +173,7 @@ START_TEST(limit)
     took = until_stuck(req, 1);
     ck_assert_int_gt(took, 200);
     ck_assert_int_lt(took, 204);
-    nb_engine_step(node[0].ctx.engine, atomic_load(&now)); /* hears that it was given up */
+    nb_engine_step(node[0].ctx.engine, atomic_load(&now)); /* it learns that it was given up */
     ck_assert_int_eq(nb_coll_test(req, &done, NULL), -ETIMEDOUT);
     for (int i = 0; i < NODES; i++) {
         ck_assert_int_eq(nb_coll_close_begin(node[i].comm), 0);
@@ -186,8 +186,8 @@ START_TEST(limit)
 }
 END_TEST
 
-/* A process that was stopped finds its engine as it left it, for however long. One that goes on slowly is
- * never called stuck. */
+/* A process that was stopped, for however long, finds its engine unchanged. A slow engine never counts as
+ * stuck. */
 START_TEST(late_is_no_error)
 {
     struct nb_coll_req *req;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tasks, step by step, on a device that answers as it is told; and the rings of their messages. */
+/* Tasks, step by step, on a device that answers as the test says, and the rings of their messages. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +19,9 @@ static struct nb_context node;
 /* ---- the device and the transport ---------------------------------------------------------------------- */
 
 static struct {
-    ssize_t answer[16]; /* to what is asked, in order; what lies behind is 0 */
+    ssize_t answer[16]; /* answers to requests in order, 0 after the last */
     unsigned asked;
-    ssize_t poll; /* of everything in flight */
+    ssize_t poll; /* result of poll for everything in flight */
     unsigned quiesced;
     int failed;
 } script;
@@ -118,7 +118,7 @@ static void setup(void)
     comm->submit.ops = calloc(1, sizeof(*comm->submit.ops));
     comm->peer = calloc(4, sizeof(*comm->peer));
     for (int r = 1; r < 4; r++)
-        comm->peer[r].gone = 1; /* nobody to be told of an error */
+        comm->peer[r].gone = 1; /* no peer to tell of an error */
     ck_assert(!nb_flow_create(comm) && !nb_watch_create(comm));
     comm->decisions = calloc(1, sizeof(*comm->decisions));
     comm->begun = 1;
@@ -185,7 +185,7 @@ START_TEST(at_once)
 }
 END_TEST
 
-/* Each step later, and no room in between; the window is open until the last is done. */
+/* Each step is done later, without room in between. The window is open until the last step is done. */
 START_TEST(later)
 {
     const ssize_t answer[] = {-EAGAIN, -EINPROGRESS, -EAGAIN, -EAGAIN, 0, -EINPROGRESS};
@@ -202,9 +202,9 @@ START_TEST(later)
     script.poll = -EINPROGRESS;
     ck_assert_int_eq(nb_tasks_progress(comm), 0);
     script.poll = 0;
-    ck_assert_int_eq(nb_tasks_progress(comm), 1); /* on to the second step, which is refused */
+    ck_assert_int_eq(nb_tasks_progress(comm), 1); /* on to the second step, which the device refuses */
     ck_assert_uint_eq(script.asked, 3);
-    script.poll = -EINVAL; /* nothing is in flight: nobody polls */
+    script.poll = -EINVAL; /* with no work in flight, the engine does not poll */
     ck_assert_int_eq(nb_tasks_progress(comm), 0);
     ck_assert_int_eq(nb_tasks_progress(comm), 1); /* second done, third in flight */
     ck_assert_uint_eq(script.asked, 6);
@@ -217,7 +217,7 @@ START_TEST(later)
 }
 END_TEST
 
-/* A window that only contributes is not finished either while its values are read. */
+/* A window that only contributes is also unfinished while its values are read. */
 START_TEST(early_completion_waits)
 {
     struct nb_task *t = new_task();
@@ -254,7 +254,7 @@ START_TEST(error_in_flight)
 }
 END_TEST
 
-/* NCCL gives up on the engine just when a step is in flight: it is not forgotten. */
+/* NCCL gives up on the engine exactly while a step is in flight. The engine remembers the step. */
 START_TEST(given_up)
 {
     struct nb_task *t = new_task();
@@ -270,7 +270,7 @@ START_TEST(given_up)
 }
 END_TEST
 
-/* What a failed device says is done is not. */
+/* Work that a failed device reports as done is not done. */
 START_TEST(failed_device)
 {
     struct nb_task *t = new_task();
@@ -295,7 +295,7 @@ START_TEST(so_many)
 }
 END_TEST
 
-/* Messages leave in the order of their buffers, whatever is complete first. */
+/* Messages leave in the order of their buffers, in whatever order they complete. */
 START_TEST(order_of_messages)
 {
     struct nb_tx_item item[4] = {{0}};
@@ -320,7 +320,8 @@ START_TEST(order_of_messages)
 }
 END_TEST
 
-/* Any ncclNet transport takes so many sends at a time; one more is an error to some of them. */
+/* An ncclNet transport takes a limited number of sends at a time. Some transports report one more as an
+ * error. */
 START_TEST(sends_under_way)
 {
     enum { BUFFERS = NCCL_NET_MAX_REQUESTS + 8 };
@@ -342,7 +343,7 @@ START_TEST(sends_under_way)
 }
 END_TEST
 
-/* What is complete after the peer has gone is dropped. */
+/* A message that completes after its peer has gone is dropped. */
 START_TEST(message_to_nobody)
 {
     struct nb_tx_item item[2] = {{0}};
@@ -356,7 +357,7 @@ START_TEST(message_to_nobody)
 }
 END_TEST
 
-/* Slots are free again in order, and not while a task reads them. */
+/* Slots become free again in order, and never while a task reads them. */
 START_TEST(slots_of_arrivals)
 {
     void *req[2] = {NULL};
@@ -386,7 +387,7 @@ START_TEST(slots_of_arrivals)
 }
 END_TEST
 
-/* A range in front of the window, which no peer of ours sends, is refused before anything is made of it. */
+/* A range in front of the window, which no correct peer sends, is refused before any use. */
 START_TEST(message_before_its_window)
 {
     const enum nb_func func[] = {NB_FUNC_ALL_GATHER, NB_FUNC_REDUCE_SCATTER, NB_FUNC_ALL_GATHER};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's messages: what is packed is read back, and nothing else is accepted.
+ * The engine's messages: the parser reads back packed values, and refuses all other bytes.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -75,7 +75,7 @@ START_TEST(data_round_trip)
 }
 END_TEST
 
-/* Every single bit of the header matters: no flipped one passes. */
+/* Every single bit of the header matters: a flipped bit is refused. */
 START_TEST(data_flipped_bits)
 {
     uint8_t buf[NB_MSG_MAX_BYTES + 1000] = {0};
@@ -109,7 +109,7 @@ START_TEST(data_wrong_length)
 }
 END_TEST
 
-/* Fields out of range, with a check value that fits: each is refused for its own reason. */
+/* Fields out of range, with a matching check value: each is refused for its own reason. */
 START_TEST(data_absurd_fields)
 {
     uint8_t buf[NB_MSG_MAX_BYTES + 1000] = {0};
@@ -163,7 +163,7 @@ START_TEST(control_round_trip_and_flips)
 }
 END_TEST
 
-/* What else a heartbeat says has the place of the text. */
+/* A heartbeat's further data takes the place of the text. */
 START_TEST(heartbeat)
 {
     uint8_t buf[NB_CTL_BYTES];
@@ -211,14 +211,14 @@ START_TEST(hello_and_vote)
     ck_assert_int_eq(memcmp(vote + 204, "\xa8\x61\0\0\3\0\0\0\6\0\0", 12), 0); /* docs/messages.md */
     ck_assert(nb_vote_is_no(vote, sizeof(vote), v2.reason) && !strcmp(v2.reason, "no memory"));
     ck_assert(!nb_vote_is_no(hello, sizeof(hello), v2.reason));
-    for (v.yes = 0; v.yes < 2; v.yes++) { /* the round, or what it is about */
+    for (v.yes = 0; v.yes < 2; v.yes++) { /* its round, or its subject */
         const unsigned n = v.yes ? NB_ROUND_COUNT : NB_ROUND_COUNT + 3;
         for (v.round = 0; v.round < 12; v.round++) {
             nb_vote_pack(&v, vote);
             ck_assert_int_eq(nb_vote_parse(vote, sizeof(vote), &v2, &why), v.round < n ? 0 : -EBADMSG);
         }
     }
-    /* One is not taken for the other, nor a truncated one. */
+    /* A hello is not taken for a vote, and a truncated message is refused. */
     ck_assert_int_eq(nb_vote_parse(hello, sizeof(hello), &v2, &why), -EBADMSG);
     ck_assert_int_eq(nb_hello_parse(vote, sizeof(vote), &h2, &why), -EBADMSG);
     ck_assert_int_eq(nb_hello_parse(hello, sizeof(hello) - 1, &h2, &why), -EBADMSG);
