@@ -41,10 +41,11 @@ struct nb_work;
  * NIBBLE_LINK_MBPS. */
 struct nb_reckon_facts nb_facts_of_node(const struct nb_coll_comm *comm);
 
-/* Return what the settings make alike on all nodes of a communicator of `nodes` nodes. Any thread. */
+/* Return the facts that the settings make equal on all nodes of a communicator of `nodes` nodes. Any
+ * thread. */
 struct nb_reckon_nodes nb_facts_group(const struct nb_params *params, int nodes);
 
-/* All nodes have voted: reckon with the facts of the slowest. */
+/* Call when all nodes have voted. Reckon with the facts of the slowest node. */
 void nb_facts_settle(struct nb_coll_comm *comm, const struct nb_reckon_facts *slowest);
 
 /* At close, log for each reckoned sum whether this node's measurements agree with the reckoning. */
@@ -56,55 +57,56 @@ void nb_facts_log(const struct nb_coll_comm *comm);
 /* ---- proofs ------------------------------------------------------------------------------------------ */
 
 /*
- * Proofs. policy/job/causal.h judges by values whether sums move weights: values of the sum of every
- * reduce-scatter that may be coded, and of the own block of every all-gather of that size, at the positions
- * of codec/pick.h.
+ * Proofs. policy/job/causal.h judges by values whether sums move weights. It gets values of the sum of every
+ * reduce-scatter that may be coded, and values of the own block of every all-gather of that size, at the
+ * positions of codec/pick.h.
  *
- * Proofs are reported in the order of operations, however these overlap: a sum when all windows up to its
- * last one are done, changed weights when all earlier operations are done. A decision waits for weights of
- * earlier operations (nb_proof_pending), so that it does not depend on timing. In training it never waits:
- * weights that are gathered after a change were computed from earlier sums.
+ * Proofs are reported in the order of operations, also when operations overlap: a sum when all windows up to
+ * its last one are done, changed weights when all earlier operations are done. A decision waits for weights
+ * of earlier operations (nb_proof_pending) and is therefore independent of timing. In training it never
+ * waits: weights that are gathered after a change were computed from earlier sums.
  */
 
 void nb_proofs_init(struct nb_proofs *proofs);
 /* Call when the communicator is closed and has no operation in flight. */
 void nb_proofs_destroy(struct nb_coll_comm *comm);
 
-/* True when the device can show values. Without that, operations have no proof. */
+/* Return true when the device can show values. Operations on other devices have no proof. */
 int nb_proof_possible(const struct nb_coll_comm *comm);
 
-/* A reduce-scatter that may be coded begins: collect values of its sum. Windows of the own block alone may be
- * done before the decision. decided: the decision, with its keys. */
+/* Begin to collect values of the sum of a reduce-scatter that may be coded. Windows of the own block alone
+ * may be done before the decision. nb_proof_decided passes on the decision with its keys. */
 void nb_proof_sum(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call);
 void nb_proof_decided(struct nb_op *op, const uint64_t key[NB_CAUSAL_NAMES]);
-/* window_done: a window and all before it are done, and NCCL does not know it yet. advance: the oldest open
- * window has changed. */
+/* nb_proof_window_done: call when a window and all earlier ones are done, before NCCL is told.
+ * nb_proof_advance: call when the oldest open window has changed. */
 void nb_proof_window_done(struct nb_coll_comm *comm, const struct nb_coll_req *win);
 void nb_proof_advance(struct nb_coll_comm *comm);
 
-/* A segment of an all-gather's own block has been sent, the first one or a later one: collect values of the
- * block. */
+/* Collect values of an all-gather's own block. Call when a segment of it has been sent, for the first and for
+ * each later one. */
 void nb_proof_weights(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call);
 
 /* Have the device show `bytes` bytes of values at `off` of the operation's vector, with its function `pick`
- * (device/device.h). The operation has a proof. picked: it has. After an error the proof stays incomplete. */
+ * (device/device.h). The operation has a proof. Call nb_proof_picked when the device has shown them. After an
+ * error the proof stays incomplete. */
 ssize_t nb_proof_pick(struct nb_coll_comm *comm, const struct nb_op *op, struct nb_work *work, uint64_t off,
                       const void *values, size_t bytes);
 void nb_proof_picked(struct nb_op *op, ssize_t result);
 
-/* The own block of an all-gather has been sent. */
+/* Call when the own block of an all-gather has been sent. */
 void nb_proof_gathered(struct nb_coll_comm *comm, struct nb_op *op, int changed);
-/* True while weights that were gathered before operation `opno` are not reported. */
+/* Return true while weights that were gathered before operation `opno` are still unreported. */
 int nb_proof_pending(const struct nb_coll_comm *comm, uint64_t opno);
 
 /* ---- kill switch ------------------------------------------------------------------------------------- */
 
-/* The kill switch takes compression out of a running job, and puts it back, by the word in the file of
- * NIBBLE_CONTROL. */
+/* The kill switch switches the compression of a running job off and on again, as the word in the file of
+ * NIBBLE_CONTROL says. */
 
-/* Pass on a change of the file. 0, or < 0 when the communicator has failed. */
+/* Pass on a change of the file. Return 0, or < 0 when the communicator has failed. */
 int nb_kill_switch_tick(struct nb_coll_comm *comm);
-/* Handle a message of kind NB_CTL_SWITCH_ASK, _SWITCH or _SWITCHED from `peer`. 0, or < 0 when the
+/* Handle a message of kind NB_CTL_SWITCH_ASK, _SWITCH or _SWITCHED from `peer`. Return 0, or < 0 when the
  * communicator has failed. */
 int nb_kill_switch_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl);
 
@@ -124,7 +126,7 @@ int nb_kill_switch_control(struct nb_coll_comm *comm, struct nb_peer *peer, cons
 /* Counts of the operations of one signature, for the summary. */
 #define NB_SIG_REPORTS 128u /* signatures at most */
 struct nb_sig_report {
-    int others; /* stands for all signatures that found no place */
+    int others; /* stands for all signatures that found the table full */
     enum nb_func func;
     ncclDataType_t type;
     uint64_t count;
@@ -132,32 +134,32 @@ struct nb_sig_report {
     uint64_t ops, coded;
     uint64_t reason[NB_RAW_REASON_COUNT];
     struct nb_class_decision gradient;     /* the last decision */
-    uint64_t identity[NB_ID_REASON_COUNT]; /* of coded operations */
+    uint64_t identity[NB_ID_REASON_COUNT]; /* coded operations by reason */
     uint64_t with_feedback;
     struct nb_encode_stats encode;
     double recent_nmse;         /* moving average over measured segments with 4 bits */
-    unsigned measured;          /* number of these, up to a limit */
+    unsigned measured;          /* number of measured segments, up to a limit */
     int fallen_back;            /* 8 bits from now on */
     uint64_t bytes, wire_bytes; /* encoded segments, before and after (shadow mode: as if sent) */
 };
 
 struct nb_proofs {
-    struct nb_proof *free;           /* spare ones */
-    struct nb_proof *waiting, **end; /* weights that wait for earlier operations, in order */
+    struct nb_proof *free;           /* spare proofs */
+    struct nb_proof *waiting, **end; /* proofs with weights that wait for earlier operations, in order */
 };
 
-struct nb_kill_switch { /* state of a communicator */
-    int asked;          /* the last word of this node's file (1: off) that node 0 was told */
+struct nb_kill_switch { /* kill switch of a communicator */
+    int asked;          /* last word of this node's file that this node sent to node 0 (1: off) */
     uint32_t epoch;     /* number of the change in force */
     uint32_t answers;   /* node 0: nodes that have switched */
     uint64_t last_op;   /* node 0: the last operation from which a node switched */
 };
 
-/* State of a communicator. Private to this folder, but for tests. */
+/* State of a communicator. Private to this folder, except for tests. */
 struct nb_decisions {
     struct nb_feedback *feedback;
-    struct nb_job *job;      /* the calls of this GPU's process, and the knowledge from them */
-    uint64_t job_comm;       /* this communicator's number there, for operations without a record */
+    struct nb_job *job;      /* the calls of this GPU's process, and what the job module learned from them */
+    uint64_t job_comm;       /* this communicator's number in the job, for operations without a record */
     struct nb_op_info *info; /* [NB_OPS], a ring */
     uint64_t infos_used;
     struct nb_kept_evidence *spare; /* spare evidence, for later operations */
@@ -171,75 +173,78 @@ struct nb_decisions {
     struct nb_kill_switch kill_switch;
 };
 
-/* Create comm->decisions for a communicator whose rank, device and label are set: 0 or -ENOMEM. destroy: also
- * of half of it, or none. */
+/* Create comm->decisions for a communicator whose rank, device and label are set. Return 0 or -ENOMEM.
+ * nb_decisions_destroy also accepts a half-created or missing state. */
 int nb_decisions_init(struct nb_coll_comm *comm);
 void nb_decisions_destroy(struct nb_coll_comm *comm);
 
-/* Continue to empty residuals, which is work of the device: 1 some is done, 0, or < 0 when the communicator
- * has failed. at_work: there is some. Engine thread, or with progress_lock. */
+/* nb_decisions_progress: continue to empty residuals, which is work of the device. Return 1 when some was
+ * done, else 0, or < 0 when the communicator has failed. nb_decisions_at_work: return true while such work is
+ * left. Engine thread, or with progress_lock. */
 int nb_decisions_progress(struct nb_coll_comm *comm);
 bool nb_decisions_at_work(const struct nb_decisions *decisions);
 
-/* Return whether all nodes know that a reduction of `bytes` bytes (the whole vector) is raw, by type,
- * reduction and size, by settings and by the reckoning. Engine thread. */
+/* Return whether all nodes know that a reduction of `bytes` bytes (the whole vector) is raw. Type, reduction,
+ * size, settings and the reckoning tell them. Engine thread. */
 bool nb_op_is_known_raw(const struct nb_coll_comm *comm, const struct nb_op *op, uint64_t bytes);
-/* Begin the facts of an operation. `record` may be NULL. `bytes` are those of the whole vector here. */
+/* Begin the facts of an operation whose whole vector has `bytes` bytes. `record` may be NULL. */
 struct nb_op_info *nb_op_info_new(struct nb_coll_comm *comm, const struct nb_op *op,
                                   const struct nb_record *record, uint64_t bytes);
-/* Return 1 when policy wants a sample of the first `bytes` bytes of a reduction's values or of the own block
- * of an all-gather, else 0. */
+/* Return 1 when policy wants a sample, else 0. The sample is taken from the first `bytes` bytes of a
+ * reduction's values or of an all-gather's own block. */
 int nb_op_info_wants_sample(struct nb_coll_comm *comm, struct nb_op_info *f, uint64_t bytes);
-/* Ask the device for the sample, and for sums, like its functions of these names. The results go to
- * `sampled`, which returns 1 when sums are wanted, too, and to `summed`. Until then `values` stay readable
- * and the facts stay. */
+/* Have the device take the sample, or the sums, with its functions of these names. Pass the results to
+ * nb_op_info_sampled, which returns 1 when policy wants sums, too, and to nb_op_info_summed. Until then
+ * `values` must stay readable, and the facts must stay. */
 int nb_op_info_sample(struct nb_coll_comm *comm, struct nb_op_info *f, struct nb_work *work,
                       const void *values);
 int nb_op_info_sampled(struct nb_op_info *f, unsigned samples);
 int nb_op_info_sums(struct nb_coll_comm *comm, struct nb_op_info *f, struct nb_work *work,
                     const void *values);
 void nb_op_info_summed(struct nb_op_info *f, unsigned groups);
-/* Decide on a reduction before its first segment is encoded, unless that is done. 1, or 0 when it has to wait
- * for the operation that holds the same residual, or for proofs. */
+/* Decide on a reduction before its first segment is encoded, if it is undecided. Return 1, or 0 when the
+ * operation has to wait for proofs or for the operation that holds its residual. */
 int nb_op_settle(struct nb_coll_comm *comm, struct nb_op *op);
 /* Set the shape of a reduction's residual: values of a block, blocks, and a number for the geometry. */
 void nb_op_info_shape(struct nb_op_info *f, uint64_t values, uint32_t blocks, uint64_t geometry);
-/* codec: of an all-gather, as settings, type and size allow. dtype: of coded types, how to read values. */
+/* nb_op_info_codec: return the codec of an all-gather that settings, type and size allow. nb_op_info_dtype:
+ * return the type as which its values are read, for coded types. */
 enum nb_codec nb_op_info_codec(const struct nb_op_info *f);
 enum nb_dtype nb_op_info_dtype(const struct nb_op_info *f);
 /* Return the call of the operation. */
 const struct nb_job_call *nb_op_info_call(const struct nb_op_info *f);
 /* Return the residual of a settled reduction, or NULL, and the operation that holds it. */
 struct nb_residual *nb_op_info_residual(const struct nb_op_info *f, uint64_t *opno);
-/* The hop of a settled reduction's segment. */
+/* Hops of a settled reduction's segment. */
 enum nb_hop {
     NB_HOP_CONTRIBUTION, /* this node's own values */
-    NB_HOP_SUM,          /* a sum that goes on */
-    NB_HOP_FINER         /* a sum that goes on, with the finer codec */
+    NB_HOP_SUM,          /* a sum that this node passes on */
+    NB_HOP_FINER         /* a sum that this node passes on with the finer codec */
 };
-/* Return the codec of a settled reduction for a segment of `values` values. sure: all of them are values of
- * the operation. */
+/* Return the codec of a settled reduction for a segment of `values` values. sure: all of them belong to the
+ * operation. */
 enum nb_codec nb_op_segment_codec(const struct nb_op *op, bool sure, uint64_t values, enum nb_hop hop);
 /* Return the codec of an all-gather whose content was sampled. */
 enum nb_codec nb_op_gather_codec(struct nb_coll_comm *comm, struct nb_op *op);
-/* Count an operation that is sent raw for this reason. */
+/* Count an operation that is sent raw for reason `why`. */
 void nb_decisions_count_raw(struct nb_coll_comm *comm, enum nb_func func, enum nb_raw_reason why);
 /* Count an encoded segment of a settled operation. */
 void nb_op_encoded(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_encode_stats *stats,
                    size_t bytes, size_t coded);
-/* The own block of an all-gather has been sent whole. */
+/* Call when the own block of an all-gather has been sent whole. */
 void nb_op_gathered(struct nb_coll_comm *comm, struct nb_op *op);
 
 /* Return the counts of the i-th signature, i from 0, or NULL. */
 const struct nb_sig_report *nb_decisions_report(const struct nb_decisions *decisions, unsigned i);
 
-/* Set the kill switch, from the next decision on, and read it. */
+/* nb_decisions_kill_switch: set the kill switch for the next decision and later ones. nb_decisions_off: read
+ * it. */
 void nb_decisions_kill_switch(struct nb_coll_comm *comm, int off);
 static inline int nb_decisions_off(const struct nb_decisions *decisions)
 {
     return decisions->off;
 }
-/* A task has ended that used an residual. */
+/* Call when a task that used a residual has ended. */
 void nb_decisions_release_residual(struct nb_coll_comm *comm, struct nb_residual *residual);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is done with an operation: its codec, and which residual it continues. What may be coded at all
- * follows from the rules (policy/rules/decide.c); whether it is a gradient and which buffer it comes
- * from, from the job's calls and data (policy/job/job.c).
+ * Decides on an operation: its codec, and which residual it continues. The rules say what may be coded at all
+ * (policy/rules/decide.c). The job's calls and data say whether the operation carries a gradient, and which
+ * buffer it comes from (policy/job/job.c).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,23 +14,23 @@
 #include "coll/decide/decide.h"
 #include "device/host/host.h"
 
-/* Slots by identity are numbered apart from those that records vouch for. */
+/* Residuals that an identity found are numbered apart from residuals whose records name the buffer. */
 #define IDENTITY_BUFFERS ((int64_t)1 << 40)
 
 /* ---- state ------------------------------------------------------------------------------------------- */
 
 /*
- * What is known of an operation when its first window comes, and what is decided of it when the first of its
- * segments is encoded: in the order of operations, so that what the gathers before it have shown is known by
- * then, however far NCCL or a peer is ahead.
+ * The facts of an operation, known when its first window comes, and the decision, made when the first of its
+ * segments is encoded. Decisions are made in the order of operations. The evidence of earlier gathers is
+ * therefore complete by then, however far NCCL or a peer is ahead.
  */
 struct nb_op_info {
     struct nb_job_call call;
-    uint64_t number; /* of its announcement; 0: see nb_job_reduce */
+    uint64_t number; /* number of its announcement. 0: see nb_job_reduce */
     int announced;
     uint64_t opno;
     uint64_t bytes;                  /* of the whole vector */
-    struct nb_kept_evidence *looked; /* until it is decided; NULL: not looked at */
+    struct nb_kept_evidence *looked; /* kept until the decision. NULL: values were not sampled */
     /* reductions */
     ncclRedOp_t redop;
     struct nb_facts facts; /* as far as they are known */
@@ -40,18 +40,18 @@ struct nb_op_info {
     uint32_t blocks;
     uint64_t geometry;
     enum nb_raw_reason reason;
-    enum nb_codec codec; /* eligible for; once settled: to be used */
+    enum nb_codec codec; /* codec that the operation may use. Once settled: codec that it uses */
     int settled;
-    struct nb_decision decision; /* from here on: once settled */
-    int wants_residual;          /* key names the residual, which is still in use by the operation before */
+    struct nb_decision decision; /* this field and the next ones: once settled */
+    int wants_residual;          /* key names the residual, which the operation before still uses */
     struct nb_ef_key key;
     int fresh;
     struct nb_residual *ef;
     struct nb_sig_report *report;
 };
 
-/* What was seen of an operation's values. As many are kept as operations wait for their decision at a
- * time. */
+/* Evidence from an operation's values. There are as many as operations that wait for their decision at the
+ * same time. */
 struct nb_kept_evidence {
     struct nb_evidence seen;
     struct nb_kept_evidence *next;
@@ -66,7 +66,8 @@ static void drop_evidence(struct nb_decisions *d, struct nb_op_info *f)
     f->looked = NULL;
 }
 
-/* A place for evidence of the operation, empty; NULL: no memory, so that nothing is seen. */
+/* Return empty evidence for the operation. Return NULL when memory has run out: then its values stay
+ * unseen. */
 static struct nb_evidence *keep_evidence(struct nb_decisions *d, struct nb_op_info *f)
 {
     drop_evidence(d, f);
@@ -157,15 +158,15 @@ bool nb_decisions_at_work(const struct nb_decisions *d)
 
 void nb_decisions_kill_switch(struct nb_coll_comm *comm, int off)
 {
-    if (comm->decisions->off && !off) /* what was carried is of another time */
+    if (comm->decisions->off && !off) /* residuals date from before the switch */
         nb_feedback_drop_all(comm->decisions->feedback);
     comm->decisions->off = off;
 }
 
 /* ---- facts ------------------------------------------------------------------------------------------- */
 
-/* The operation is of a communicator that was split off and shares this group, so that there was no vote on
- * it: but each node may well send raw. */
+/* Return whether the operation belongs to an excluded communicator that was split off and shares this group.
+ * The nodes held no vote on such a communicator, but each node can send its operations raw. */
 static int excluded_child(const struct nb_coll_comm *comm, const struct nb_record *r)
 {
     struct nb_comm_info info = {.nranks = r->nranks, .nnodes = (uint32_t)comm->nnodes};
@@ -176,7 +177,7 @@ static int excluded_child(const struct nb_coll_comm *comm, const struct nb_recor
     return !nb_comm_rules_ask(&comm->rules, &info);
 }
 
-/* What an operation's first window shows of it. */
+/* Return the facts that an operation's first window shows. */
 static struct nb_facts facts_of(const struct nb_coll_comm *comm, const struct nb_op *op,
                                 const struct nb_record *r, uint64_t bytes)
 {
@@ -191,7 +192,7 @@ static struct nb_facts facts_of(const struct nb_coll_comm *comm, const struct nb
 
     if (nb_policy_reckons(facts.params, op->func))
         facts.pays_from = nb_reckon_from(&comm->reckoning, op->func, op->value);
-    /* The windows of all-gathers are of bytes; only the user's call tells of what. */
+    /* NCCL passes all-gathers as bytes. Only the user's call names the type. */
     if (op->func == NB_FUNC_ALL_GATHER && r && r->flags & NB_RECORD_API) {
         facts.type = r->api_type;
         facts.typed = true;
@@ -220,7 +221,7 @@ struct nb_op_info *nb_op_info_new(struct nb_coll_comm *comm, const struct nb_op 
 {
     struct nb_op_info *f = &comm->decisions->info[comm->decisions->infos_used++ % NB_OPS];
 
-    drop_evidence(comm->decisions, f); /* of an operation that was never decided */
+    drop_evidence(comm->decisions, f); /* evidence of an operation that ended undecided */
     *f = (struct nb_op_info){.opno = op->opno, .bytes = bytes, .redop = op->redop, .asserted = -1};
     if (r && r->nranks) {
         f->call = nb_job_call_of(r);
@@ -289,8 +290,8 @@ enum nb_codec nb_op_segment_codec(const struct nb_op *op, bool sure, uint64_t va
     return nb_decide(&facts, NB_STAGE_SEGMENT).codec;
 }
 
-/* Leading values to look at. NCCL's windows differ a little with what else is in flight; a power of two
- * seldom does. */
+/* Return how many leading values to sample. The lengths of NCCL's windows vary a little with the other
+ * operations in flight. A power of two seldom varies. */
 static uint64_t span_of(uint64_t bytes, enum nb_dtype type)
 {
     uint64_t span = 1;
@@ -300,8 +301,8 @@ static uint64_t span_of(uint64_t bytes, enum nb_dtype type)
     return span;
 }
 
-/* How the values are read. Of gathered bytes of another type the upper halves of FP32 and BF16 values look
- * alike, and FP16's are in order. */
+/* Return the type as which the values are read. Gathered bytes of an unknown type are read as BF16: the upper
+ * halves of FP32 and BF16 values look alike, and FP16's values keep their order. */
 static enum nb_dtype looks_like(const struct nb_op_info *f)
 {
     enum nb_dtype type;
@@ -341,7 +342,7 @@ int nb_op_info_sampled(struct nb_op_info *f, unsigned samples)
         return 0;
     f->looked->seen.samples = samples;
     return f->call.func != NB_FUNC_ALL_GATHER &&
-           f->codec != NB_CODEC_RAW; /* else never coded, so no error is ever carried */
+           f->codec != NB_CODEC_RAW; /* else the operation is never coded and carries no error */
 }
 
 int nb_op_info_sums(struct nb_coll_comm *comm, struct nb_op_info *f, struct nb_work *work, const void *values)
@@ -375,7 +376,7 @@ static struct nb_sig_report *report_of(struct nb_coll_comm *comm, const struct n
             r->nranks == f->call.nranks)
             return r;
     }
-    if (nb_slab_reach(&d->reports, d->reported + 1)) { /* what comes late shares the last line */
+    if (nb_slab_reach(&d->reports, d->reported + 1)) { /* signatures beyond the limit share the last line */
         r = nb_slab_at(&d->reports, d->reported - 1);
         r->others = 1;
         return r;
@@ -387,9 +388,9 @@ static struct nb_sig_report *report_of(struct nb_coll_comm *comm, const struct n
 }
 
 #define NMSE_RATE 0.02   /* weight of a segment in the moving average */
-#define NMSE_PIECES 100u /* before it is judged */
+#define NMSE_PIECES 100u /* segments measured before the average is judged */
 
-/* The safety net under few bits: data that they do not suit are noticed by the error that they leave. */
+/* Go back to more bits when data that few bits do not suit leave too large an error. */
 static void judge_error(struct nb_coll_comm *comm, struct nb_op_info *f, const struct nb_encode_stats *stats)
 {
     const struct nb_codec_row *codec = nb_codec_row(f->codec);
@@ -426,7 +427,8 @@ void nb_op_encoded(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_
     if (f->ef)
         nb_feedback_note(f->ef, f->opno, stats);
     if (stats->nonfinite) {
-        /* The optimizer will skip this step or is lost: what its operations consumed and left is wrong. */
+        /* The optimizer skips this step, or the training is lost. The residuals that the step's operations
+         * used and left are wrong. */
         f->ef = NULL;
         comm->stats.feedback_resets += nb_feedback_drop_step(comm->decisions->feedback);
     }
@@ -451,7 +453,7 @@ static void tell(const struct nb_coll_comm *comm, const struct nb_op_info *f,
     NB_INFO(NCCL_NET | NCCL_COLL, "%s: %s", comm->label, text);
 }
 
-/* Which residual a quantized operation has, if any. */
+/* Choose the residual of a quantized operation, if it has one. */
 static void want_residual(struct nb_coll_comm *comm, struct nb_op_info *f)
 {
     const struct nb_params *p = comm->ctx->params;
@@ -463,7 +465,7 @@ static void want_residual(struct nb_coll_comm *comm, struct nb_op_info *f)
     f->report->identity[id->reason]++;
     if (!asserted && (id->tracked < 0 || id->reason == NB_ID_SHARED)) {
         comm->stats.no_feedback_ambiguous++;
-        if (id->tracked >= 0) /* what it holds is nobody's */
+        if (id->tracked >= 0) /* its residual cannot be assigned to one buffer */
             nb_feedback_drop(comm->decisions->feedback, IDENTITY_BUFFERS + id->tracked);
         return;
     }
@@ -477,7 +479,7 @@ static void want_residual(struct nb_coll_comm *comm, struct nb_op_info *f)
     f->wants_residual = 1;
 }
 
-/* Take it: 1, or 0 while the operation before uses it. */
+/* Take the residual. Return 1, or 0 while the operation before uses it. */
 static int take_residual(struct nb_coll_comm *comm, struct nb_op_info *f)
 {
     if (nb_feedback_busy(comm->decisions->feedback, &f->key))
@@ -519,7 +521,7 @@ static void observe(const struct nb_coll_comm *comm, const struct nb_op *op, con
     nb_observe_report(&comm->node->observer, &o);
 }
 
-/* All but the residual. */
+/* Decide everything except the residual. */
 static void decide(struct nb_coll_comm *comm, struct nb_op *op, struct nb_op_info *f)
 {
     const struct nb_decision *v = &f->decision;
@@ -553,7 +555,7 @@ static void decide(struct nb_coll_comm *comm, struct nb_op *op, struct nb_op_inf
             comm->stats.func[f->call.func].coded_ops++;
         want_residual(comm, f);
     } else if (v->identity.tracked >= 0 &&
-               v->identity.empty) { /* said once, whether this operation is coded or not */
+               v->identity.empty) { /* the job says so once, for coded and raw operations */
         nb_feedback_drop(comm->decisions->feedback, IDENTITY_BUFFERS + v->identity.tracked);
     }
 }
@@ -566,7 +568,7 @@ int nb_op_settle(struct nb_coll_comm *comm, struct nb_op *op)
         return 1;
     if (!f->settled) {
         if (comm->gathering || nb_proof_pending(comm, op->opno))
-            return 0; /* what they show has to be known */
+            return 0; /* the decision needs the evidence of these gathers */
         decide(comm, op, f);
     }
     if (f->wants_residual && !take_residual(comm, f))
@@ -591,7 +593,7 @@ enum nb_codec nb_op_gather_codec(struct nb_coll_comm *comm, struct nb_op *op)
     return f->codec;
 }
 
-/* Errors of gradients belong to a step; where weights are gathered, their change ends it. */
+/* Errors of gradients belong to a step. Where weights are gathered, their change ends the step. */
 static void mark_step(struct nb_coll_comm *comm, const struct nb_op *op)
 {
     if (!comm->decisions->has_anchor) {
@@ -602,8 +604,8 @@ static void mark_step(struct nb_coll_comm *comm, const struct nb_op *op)
         nb_feedback_step(comm->decisions->feedback, op->opno);
 }
 
-/* A checkpoint was loaded, or the like (state/jump.h): far larger differences than usual, or content like
- * nothing before where a block of this size used to come. */
+/* Return whether a checkpoint was loaded, or something similar happened (state/jump.h): the differences are
+ * far larger than usual, or a block's content is new where a known block of this size used to come. */
 static int jumped(const struct nb_coll_comm *comm, const struct nb_op *op)
 {
     if (op->outcome == NB_REF_NEW)

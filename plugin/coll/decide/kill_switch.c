@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The switch that takes compression out of a running job. A node that finds a changed word in its file of
- * NIBBLE_CONTROL (comm/node.c) asks node 0. Node 0 numbers the change and tells all nodes. Each node applies
- * it to its next decision and answers with the number of that operation. The job goes on meanwhile: the
- * sender chooses the codec of each message, so nodes may switch a few operations apart.
+ * The switch that switches the compression of a running job off and on. A node that finds a changed word in
+ * its file of NIBBLE_CONTROL (comm/node.c) asks node 0. Node 0 numbers the change and sends it to all nodes.
+ * Each node applies it to its next decision and answers with the number of that operation. The job continues
+ * meanwhile: the sender chooses the codec of each message, so nodes may switch a few operations apart.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -39,7 +39,7 @@ static void count_answer(struct nb_coll_comm *comm, uint64_t first)
                 (unsigned long long)comm->decisions->kill_switch.last_op);
 }
 
-/* Node 0: apply the change, and tell all nodes. */
+/* On node 0: apply the change, and send it to all nodes. */
 static int decide(struct nb_coll_comm *comm, int off, const char *who)
 {
     if (off == nb_decisions_off(comm->decisions))
@@ -82,7 +82,7 @@ int nb_kill_switch_control(struct nb_coll_comm *comm, struct nb_peer *peer, cons
         return decide(comm, (int)ctl->a, who);
     }
     if (ctl->kind == NB_CTL_SWITCHED) {
-        if (ctl->c == comm->decisions->kill_switch.epoch) /* not an answer to an earlier change */
+        if (ctl->c == comm->decisions->kill_switch.epoch) /* else it answers an earlier change */
             count_answer(comm, ctl->a);
         return 0;
     }

@@ -48,8 +48,8 @@ int nb_proof_possible(const struct nb_coll_comm *comm)
     return comm->device->ops->pick != NULL;
 }
 
-/* Begin the proof of an operation with a block of `values` values. NULL: the block is too small, or there is
- * no memory. */
+/* Begin the proof of an operation with a block of `values` values. Return NULL when the block is too small or
+ * memory has run out. */
 static struct nb_proof *call_one(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call,
                                  uint64_t values, size_t width)
 {
@@ -125,7 +125,7 @@ void nb_proof_decided(struct nb_op *op, const uint64_t key[NB_CAUSAL_NAMES])
         memcpy(op->proof->key, key, sizeof(op->proof->key));
 }
 
-/* ---- what was gathered ------------------------------------------------------------------------------- */
+/* ---- weights ---------------------------------------------------------------------------------------- */
 
 void nb_proof_weights(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call)
 {
@@ -140,7 +140,7 @@ void nb_proof_weights(struct nb_coll_comm *comm, struct nb_op *op, const struct 
         call_one(comm, op, call, values, width);
 }
 
-/* Report the weights whose turn it is: all earlier operations have ended. */
+/* Report the weights for which all earlier operations have ended. */
 void nb_proof_advance(struct nb_coll_comm *comm)
 {
     struct nb_proofs *all = &comm->decisions->proofs;
