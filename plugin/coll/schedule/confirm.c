@@ -35,7 +35,7 @@ static int bit(const uint64_t *bits, int at)
     return (int)(bits[at / 64] >> (at % 64) & 1);
 }
 
-/* All of the row have taken over the blocks of this column: tell the owners in other rows. */
+/* All nodes of the row have the blocks of this column. Send CONFIRM to the owners in other rows. */
 static int tell_owners(struct nb_coll_comm *comm, const struct nb_confirm *c)
 {
     for (int i = 0; i < comm->nneighbors; i++) {
@@ -51,8 +51,8 @@ static int tell_owners(struct nb_coll_comm *comm, const struct nb_confirm *c)
     return 0;
 }
 
-/* What is known of an operation, or a place for it; NULL: there is none. The messages of one node may come
- * much later than those of others, so that what is open need not lie close together. */
+/* Return the state of an operation, or a free place for it, or NULL when all places are taken. One node's
+ * messages may come much later than another node's, so open operations may lie far apart. */
 static struct nb_confirm *confirms_of(struct nb_coll_comm *comm, uint64_t opno)
 {
     struct nb_confirm *place = NULL;
@@ -69,7 +69,8 @@ static struct nb_confirm *confirms_of(struct nb_coll_comm *comm, uint64_t opno)
     return place;
 }
 
-/* One more node of this row has taken over the blocks of this column. 0 or < 0. */
+/* One more node of this row has the blocks of this column. Return 0, or < 0 when the communicator has
+ * failed. */
 static int gather_confirm(struct nb_coll_comm *comm, int rank, uint64_t opno, const uint64_t rows[2],
                           const uint64_t lost[2])
 {
@@ -79,7 +80,7 @@ static int gather_confirm(struct nb_coll_comm *comm, int rank, uint64_t opno, co
     struct nb_confirm *c;
 
     others[row / 64] &= ~(UINT64_C(1) << (row % 64));
-    if (!others[0] && !others[1]) /* there is no owner to be told */
+    if (!others[0] && !others[1]) /* no owner in another row waits for a CONFIRM */
         return 0;
     c = confirms_of(comm, opno);
     if (!c)
@@ -102,7 +103,7 @@ static int gather_confirm(struct nb_coll_comm *comm, int rank, uint64_t opno, co
     return tell_owners(comm, c);
 }
 
-/* All-gathers end in their order, so that the newest says all. */
+/* Note the confirmation. All-gathers end in their order, so the newest one stands for all earlier ones. */
 static void note_confirmed(struct nb_coll_comm *comm, const struct nb_ctl *ctl)
 {
     struct nb_peer_life *life = &comm->peer[ctl->from].life;

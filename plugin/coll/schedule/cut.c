@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cut that schedules share in which segments go through other nodes. The part of a window that lies in
- * one block is cut into a segment for each column but the owner's; it goes through the node of that column
- * that is in the owner's row. In two hops, in a full mesh, there is one row, and so a segment for each node
- * but the owner.
+ * The cut of windows, shared by schedules whose segments go through other nodes. The part of a window that
+ * lies in one block is cut into a segment for each column except the owner's. A segment goes through the node
+ * in its column and the owner's row. In two hops, the full mesh is a single row, so there is a segment for
+ * each node except the owner.
  */
 #include "coll/schedule/cut.h"
 #include "policy/reckon/reckon.h"
 
-/* Segments start at multiples of this from where the window's part of the block starts. */
+/* Segments start at multiples of this, counted from the start of the window's part of the block. */
 #define QUANTUM 1024u
 
-/* Below this length headers, calls and the second hop's latency cost more than idle links do. */
+/* In shorter segments, headers, calls and the second hop's latency cost more than idle links do. */
 #define MIN_PIECE 8192u
 
 /* The part of a window that lies in one block. */
 struct part {
     uint64_t beg, end;
     uint64_t each; /* bytes of a segment */
-    uint64_t
-        base; /* short parts have fewer segments than there are ways: go on where the part before stopped */
-    uint64_t ways; /* columns that segments go through: all but the owner's */
+    /* Segments of the block before this part. A short part has fewer segments than ways, so the next part
+     * continues with the next way. */
+    uint64_t base;
+    uint64_t ways; /* columns that segments go through: all except the owner's */
     int owner;
 };
 
-/* The part that holds `off`, which is not before the window: 1, or 0 behind its end. */
+/* Find the part that holds `off`, at or behind the window's start. Return 1, or 0 behind the window's end. */
 static int part_at(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off,
                    struct part *p)
 {
@@ -36,8 +37,8 @@ static int part_at(const struct nb_coll_comm *comm, const struct nb_coll_req *wi
     p->owner = (int)owner;
     p->beg = nb_max64(win->off, owner * block);
     p->end = nb_min64(win->off + win->bytes, (owner + 1) * block);
-    /* As many segments as ways, or a multiple of that where units are too short; fewer where segments would
-     * be. */
+    /* As many segments as ways. A multiple of that where wire units are too short, fewer where segments would
+     * be too short. */
     p->ways = (uint64_t)comm->grid.columns - 1;
     count = nb_max64(1, nb_min64(p->ways, (p->end - p->beg) / least));
     each = (p->end - p->beg + count - 1) / count;
@@ -48,7 +49,8 @@ static int part_at(const struct nb_coll_comm *comm, const struct nb_coll_req *wi
     return 1;
 }
 
-/* Ways are counted from the column behind the owner's; that to its own would be one too many. */
+/* Return the way that leads through `column`. Ways are counted from the column behind the owner's. The way
+ * through the owner's own column would be one too many. */
 static uint64_t route_to(const struct nb_coll_comm *comm, const struct part *p, int column)
 {
     uint64_t columns = (uint64_t)comm->grid.columns;
@@ -56,8 +58,9 @@ static uint64_t route_to(const struct nb_coll_comm *comm, const struct part *p, 
     return ((uint64_t)column + columns - (uint64_t)nb_grid_column(comm->grid, p->owner) - 1) % columns;
 }
 
-/* Where the first segment at or behind `from` begins that goes through `column`; at the part's end or behind
- * it: there is none. At once, however many nodes there are: every peer's cursor asks in every window. */
+/* Return where the first segment at or behind `from` begins that goes through `column`. A result at the
+ * part's end or behind it means that the part has no such segment. The time is constant for any number of
+ * nodes, since every peer's cursor asks in every window. */
 static uint64_t through(const struct nb_coll_comm *comm, const struct part *p, uint64_t from, int column)
 {
     uint64_t at = (from - p->beg) / p->each, way = route_to(comm, p, column);
@@ -69,25 +72,24 @@ static uint64_t through(const struct nb_coll_comm *comm, const struct part *p, u
 }
 
 /*
- * The part has no segment that goes through `column`: where to look next. In windows of many small blocks
- * (each with fewer segments than ways) every peer's cursor would look at every block; so those that
- * cannot have one are left out.
+ * Return where to search on when the part has no segment that goes through `column`. In windows of many small
+ * blocks, with fewer segments than ways in each, every peer's cursor would visit every block. This function
+ * skips the blocks that cannot have such a segment.
  *
- * A block that the window covers whole has as many segments, p, as any other such one, and they go through
- * the first p ways. Ways are counted from the owner's column, so the way to a given column is one less for
- * the next owner. With way w >= p here, the next block whose segment goes through the column is w - p + 1
- * blocks on:
+ * All blocks that the window covers whole have the same number of segments, p, which go through the first p
+ * ways. Ways are counted from the owner's column, so the way to a given column is one less for the next
+ * owner. With way w >= p here, the next block whose segment goes through the column is w - p + 1 blocks on:
  *
  *     owner's column   0   1   2   3   4          p = 2, 8 columns, looking for column 5:
  *     way to column 5  4   3   2   1   0          from owner 0 (w = 4) the next is owner 3: 4 - 2 + 1 = 3
  *
- * The window's last block may be cut off, and then has segments of another length: it is never left out.
+ * The window's last block may be cut off. Its segments then have another length, so it is never skipped.
  */
 static uint64_t behind(const struct nb_coll_comm *comm, const struct nb_coll_req *win, const struct part *p,
                        int column)
 {
     const uint64_t block = win->op->block;
-    const uint64_t last = (win->off + win->bytes - 1) / block * block; /* perhaps not whole */
+    const uint64_t last = (win->off + win->bytes - 1) / block * block; /* the window may end inside it */
     uint64_t way = route_to(comm, p, column), next;
     uint64_t segments = nb_min64((p->end - p->beg + p->each - 1) / p->each, p->ways);
 
@@ -176,8 +178,8 @@ int nb_cut_pays(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 
 /* ---- all-reduces ------------------------------------------------------------------------------------- */
 
-/* The window in `shares` shares, in as many segments as wire units need. Whole groups, so that none is split
- * between reducers. */
+/* Return the length of segments when the window is cut into `shares` shares and each share into as many
+ * segments as wire units need. Segments are whole groups, so one reducer has all values of a group. */
 static uint64_t cut_of(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int shares)
 {
     uint64_t quantum = NB_GROUP * win->op->value;
@@ -208,7 +210,7 @@ int nb_stream_segment(const struct nb_coll_comm *comm, const struct nb_coll_req 
     return 1;
 }
 
-/* At once, however many nodes there are: every peer's cursor asks in every window. */
+/* The time is constant for any number of nodes, since every peer's cursor asks in every window. */
 int nb_stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int shares, int modulus,
                    int residue, uint64_t from, struct nb_segment *segment)
 {

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The direct schedule: every contribution goes straight to the node that reduces it, every block of an
- * all-gather from its owner to everyone. One hop, one quantization on the way to the reducer.
+ * all-gather from its owner to all other nodes. Values take one hop and are quantized once on the way to the
+ * reducer.
  *
- * Reduce-scatter and all-gather segments start at multiples of the wire unit of the rank block (and wherever
- * a window starts). An all-reduce window, padding and all, is cut into segments that go round over the nodes,
- * so that all reduce; the cut depends on nothing but its length.
+ * Reduce-scatter and all-gather segments start where a window starts and at multiples of the wire unit of the
+ * rank block. An all-reduce's window is cut with its padding. The nodes own its segments in turn, so all
+ * nodes reduce. The cut depends only on the window's length.
  */
 #include "coll/schedule/cut.h"
 
 /* ---- reduce-scatter, all-gather -------------------------------------------------------------------- */
 
-/* Segment at `off` of a vector of rank blocks, not beyond `end`. */
+/* Find the segment at `off` of a vector of rank blocks, if it starts before `end`. */
 static int block_segment(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off,
                          uint64_t end, struct nb_segment *segment)
 {
@@ -32,7 +33,7 @@ static int block_segment(const struct nb_coll_comm *comm, const struct nb_coll_r
     return 1;
 }
 
-/* Next segment of `rank`'s block in the window. */
+/* Find the next segment of `rank`'s block in the window. */
 static int rank_segment(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int rank,
                         uint64_t from, struct nb_segment *segment)
 {
@@ -44,7 +45,7 @@ static int rank_segment(const struct nb_coll_comm *comm, const struct nb_coll_re
 
 /* ---- all-reduce ------------------------------------------------------------------------------------ */
 
-/* A share for each node: so all reduce. */
+/* Find the owner's next segment. Each node has a share, so all nodes reduce. */
 static int stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int owner,
                        uint64_t from, struct nb_segment *segment)
 {
@@ -113,7 +114,7 @@ static int all_contribute(const struct nb_coll_comm *comm, const struct nb_segme
     return 1;
 }
 
-/* The peer's block of an all-gather, which is delivered as it comes. */
+/* Return whether the window waits for the peer's block of an all-gather, which is delivered as it comes. */
 static int waits_for_block(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
                            const struct nb_peer *peer)
 {
@@ -129,7 +130,7 @@ static int waits_for_block(const struct nb_coll_comm *comm, const struct nb_coll
     return rank_segment(comm, win, peer->rank, from, &segment) && rx->taken == rx->arrived;
 }
 
-/* Confirm a block that is whole to its owner. */
+/* When a block is whole, confirm it to its owner. */
 static int direct_delivered(struct nb_coll_comm *comm, struct nb_op *op, struct nb_peer *owner,
                             const struct nb_msg *m, int kept)
 {

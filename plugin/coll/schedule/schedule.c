@@ -2,7 +2,7 @@
 /* The list of schedules, and the choice among them. */
 #include "coll/schedule/cut.h"
 
-/* The first that takes an operation has it; the last takes all. */
+/* The first schedule that takes an operation has it. The last one takes all operations. */
 static const struct nb_schedule_ops *const schedules[] = {
     &nb_schedule_two_level,
     &nb_schedule_two_hop_gather,

@@ -8,22 +8,24 @@
 
 /*
  * All-gather in two hops. The part of a window that lies in one block is cut into a segment for each other
- * node. The owner sends every node one segment (CONTRIB), and that node forwards it unchanged to the rest
- * (RESULT): coded bytes are never coded again. So each node's link carries the window about once, where the
- * owner's alone would carry it N-1 times.
+ * node. The owner sends every node one segment (CONTRIB). That node forwards the coded bytes unchanged to all
+ * remaining nodes (RESULT). So each node's link carries the window about once, where the owner's link alone
+ * would carry it N-1 times.
  *
  * Segments of a block reach a receiver by several routes, in any order. The block is complete when the
  * windows up to its end are done.
  */
 
 /*
+ * Return whether two hops are faster for an all-gather.
+ *
  * NCCL's windows walk over the blocks of all nodes one after the other, with some bytes in flight. When those
- * bytes are of one or two owners only, a direct all-gather has these send everything N-1 times while the
- * other nodes' links are idle. With B bytes a node, F in flight and a link's time of t a byte, where owners
- * run ahead in their own blocks, since what they send is staged:
- *   direct    N (N-1) B t / k, where about k = 1 + F / 2B owners send at the same time, k <= N
- *   two hops  N B t: everybody's links carry each window once; a tenth more for headers and latency
- * as measured at four and eight nodes (docs/performance.md). What is gathered is exact in either case.
+ * bytes belong to one or two owners only, a direct all-gather lets these owners send everything N-1 times
+ * while the other nodes' links are idle. Let a node have B bytes, F bytes be in flight, and a link take time
+ * t for a byte. Owners run ahead in their own blocks, because their contributions are staged. Then
+ *   direct    takes N (N-1) B t / k, where about k = 1 + F / 2B owners send at the same time, k <= N
+ *   two hops  takes N B t, since all links carry each window once, and a tenth more for headers and latency
+ * as measured at four and eight nodes (docs/performance.md). The gathered values are exact in either case.
  */
 static int gather_pays(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
@@ -53,7 +55,7 @@ static int next_send(const struct nb_coll_comm *comm, const struct nb_coll_req *
                      struct nb_segment *segment)
 {
     (void)comm, (void)win, (void)peer, (void)from, (void)segment;
-    return 0; /* they are scattered */
+    return 0; /* next_first_hop sends each segment to its relay */
 }
 
 static int next_first_hop(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
@@ -110,32 +112,35 @@ const struct nb_schedule_ops nb_schedule_two_hop_gather = {
 /* ---- reduce-scatters --------------------------------------------------------------------------------- */
 
 /*
- * Reduce-scatter in two hops, for operations that are much larger than what NCCL keeps in flight. NCCL walks
- * over the blocks of all nodes one after the other, so that at any time only one or two owners receive and
- * reduce. Here the nodes that do not own a block reduce it among each other: each of them gets one segment of
- * a window from all the others (CONTRIB), sums them in FP32 in rank order, its own values last, and sends the
+ * Reduce-scatter in two hops, for operations that are much larger than the bytes that NCCL keeps in flight.
+ * NCCL walks over the blocks of all nodes one after the other, so at any time only one or two owners receive
+ * and reduce. Here the other nodes reduce a block for its owner. Each of them gets one segment of a window
+ * from all the others (CONTRIB) and sums the values in FP32 in rank order, its own values last. It sends the
  * sum, coded once more, to the owner (RESULT), which adds its own values. So every link carries the window
  * about once.
  *
- * The error of the second code is carried on by the node that makes it, in the same place of the same error
- * message buffer where its contribution's would be if it sent one: both belong to the owner's sum, so that it
- * does not matter if a place changes from the one kind to the other when windows are cut differently.
+ * The node that codes a sum carries the error of this second code. It keeps the error in the place of the
+ * residual where it would keep its contribution's error if it sent one. Both errors belong to the owner's
+ * sum, so a place may change from one kind to the other when windows are cut differently.
  */
 
 /*
- * As for all-gathers, but here owners receive. Contributions are staged, so that nodes run ahead of the
- * block that is summed; over links of limited speed (docs/performance.md) about
+ * Return how the sum of the second hop is coded, for the choice between the schedules.
+ *
+ * The choice is the same as for all-gathers, but here owners receive. Contributions are staged, so nodes run
+ * ahead of the block that is summed. Over links of limited speed (docs/performance.md) about
  *   k = 3/2 + N F / 8B, at most N (policy/reckon/cost.c)
  * owners receive at the same time, and
  *   direct    takes N (N-1) B t / k
- *   two hops  takes N B t, and a tenth more for the latency; twice that with 8 bits on the second hop
+ *   two hops  takes N B t, and a tenth more for the latency, or twice that with 8 bits on the second hop
  *             (NIBBLE_RS_SECOND), all of which goes to the block's owner.
- * A second code of 4 bits doubles the error that one step adds: two hops have to promise half as much again.
+ * A second code of 4 bits doubles the error that one step adds, so two hops have to promise half as much
+ * again.
  *
- * What all nodes know to be raw, by its type, reduction and size, by settings or by the reckoning, just
- * takes the faster way: values are rounded to their type once more, as in each step of a ring. What is
- * raw only because nothing is known of it, or not yet, is chosen for as if it were coded, since nodes may
- * come to differ about it.
+ * An operation that all nodes know to be raw, by its type, reduction and size, by settings or by the
+ * reckoning, takes the faster way. Its values are rounded to their type once more, as in each step of a ring.
+ * An operation may also be raw only because evidence is missing, or missing so far. The choice treats it as
+ * coded, because nodes may come to differ about it.
  */
 static enum nb_cost_second second_of(const struct nb_coll_comm *comm, const struct nb_op *op)
 {
@@ -171,7 +176,7 @@ static int reduce_next_reduce(const struct nb_coll_comm *comm, const struct nb_c
     return nb_cut_through(comm, win, comm->rank, from, segment);
 }
 
-/* The owner adds its values at the end. */
+/* All neighbors contribute except the owner, which adds its values at the end. */
 static int contributes(const struct nb_coll_comm *comm, const struct nb_segment *segment, int rank)
 {
     (void)comm;

@@ -3,50 +3,49 @@
  * The schedule of a grid (comm/grid.h), where nodes are connected along rows and columns only, for all
  * functions.
  *
- * The part of a window that lies in one block is cut into segments, one for each column but the owner's: the
- * owner gets all of them in the end, and would get twice as much as the others if it had to sum one, too. An
- * all-reduce's window is cut into segments that go round over the columns, and over rows as far as they are
- * long enough.
+ * The part of a window that lies in one block is cut into segments, one for each column except the owner's.
+ * The owner gets all of them in the end. It would get twice as much as the other nodes if it had to sum one,
+ * too. An all-reduce's segments go round over the columns, and over rows as far as segments are long enough.
  *
- * Sums. In every row, all send their values of a segment to the node of the row that is in the segment's
- * column. In the row of the block's owner that node finishes the sum; those of the other rows send it theirs,
- * with 8 bits, along the column. It adds up its row's values, the other rows' sums and its own in one pass,
- * and sends what comes of it, coded as in two hops, to the owner, which adds its own values. An all-reduce's
- * segments are finished by their owners, who send them along their columns, and they are forwarded along the
- * rows as they are. So a node sends about what it does in two hops, and twice (rows - 1) / columns of that
- * along its column.
+ * Sums. In every row, all nodes send their values of a segment to the row's node in the segment's column. In
+ * the owner's row this node is the finisher of the sum. The column's nodes in other rows send it their rows'
+ * sums, with 8 bits, along the column. The finisher adds up its row's values, the other rows' sums and its
+ * own values in one pass. It sends the sum, coded as in two hops, to the owner, which adds its own values. An
+ * all-reduce's segments are finished by their owners. They send the results along their columns, and the
+ * columns' nodes forward them unchanged along their rows. So a node sends about as much as in two hops, and
+ * twice (rows - 1) / columns of that along its column.
  *
  *     rows            columns          rows
  *     values, 4 bits  sums, 8 bits     sums, coded as the policy says
  *     ------------->  ------------->   ------------->
  *
- * All-gathers go the other way: the owner sends a segment to each of its row, who forward it along their
- * columns and to the others of the row; who gets it along the column forwards it along its row. It is coded
- * once.
+ * All-gathers go the other way. The owner codes a segment once and sends it to the node of its row that is
+ * the relay. The relay forwards it along its column and to the other nodes of the row. A node that gets it
+ * along the column forwards it along its own row.
  *
- * Order. Sums and forwards along the row are in the order that flow/internal.h tells of: an all-reduce's
+ * Order. Sums and forwards along the row are in the order that flow/internal.h explains: an all-reduce's
  * results come back while newer segments are summed. The classes of a row and of a column feed each other in
  * one direction only:
  *
  *     CONTRIB of the row -> CONTRIB of the column -> RESULT of the column -> RESULT of the row
  *
- * and each of them carries messages in the order of windows. Nothing in a ring waits for what comes later in
- * this chain, and in a ring nothing waits for a newer window; so the oldest unfinished segment of the group
- * can always go on, and no two nodes deadlock.
+ * Each class carries messages in the order of windows. No message in a ring waits for a later class of this
+ * chain or, within its ring, for a newer window. So the oldest unfinished segment of the group can always go
+ * on, and no two nodes deadlock.
  *
- * The error of each code is carried on by the node that makes it, at the segment's place: nobody codes a
- * segment twice.
+ * The node that codes a segment carries the code's error, at the segment's place. Each node codes a segment
+ * at most once.
  */
 #include "coll/schedule/cut.h"
 
-/* An all-reduce's shares of a column are not shorter than this when there are several. */
+/* Shortest share of a column, in bytes, when an all-reduce's window has several shares for a column. */
 #define SHORT 65536u
 
-/* ---- the cut of all-reduces (others: cut.c) ----------------------------------------------------------- */
+/* ---- the cut of all-reduces (cut.c has the other cuts) --------------------------------------------- */
 
-/* An all-reduce's window has as many shares for each column as rows, or fewer where these would be short:
- * messages cost time, and a node that owns a segment gets no more than some tenths more than one that owns
- * none. */
+/* Return the number of shares of an all-reduce's window. There is a share for each row of each column, or
+ * fewer where shares would be short, because messages cost time. A node that owns a segment gets at most some
+ * tenths more than a node without one. */
 static int shares_of(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
     const uint64_t columns = (uint64_t)comm->grid.columns, most = win->bytes / (columns * SHORT);
@@ -54,9 +53,9 @@ static int shares_of(const struct nb_coll_comm *comm, const struct nb_coll_req *
     return (int)(columns * (most < 1 ? 1 : nb_min64(most, (uint64_t)comm->grid.rows)));
 }
 
-/* Share n is of column n % columns; its owner is in a row that depends on nothing but n, so that the same
- * places are coded by the same nodes in every step, and errors are carried to where they came from. Until
- * then the segment's owner is n. Returns 1. */
+/* Set the owner of a segment whose owner field holds its share's number n. Share n belongs to column n %
+ * columns. The owner's row depends only on n. So the same nodes code the same places in every step, and
+ * errors are carried to the places that they came from. Return 1. */
 static int give_owner(const struct nb_coll_comm *comm, struct nb_segment *segment)
 {
     const struct nb_grid g = comm->grid;
@@ -66,8 +65,8 @@ static int give_owner(const struct nb_coll_comm *comm, struct nb_segment *segmen
     return 1;
 }
 
-/* Next segment of an all-reduce that goes through `column`: segments are numbered as their shares are, over
- * and over. */
+/* Find the next segment of an all-reduce that goes through `column`. Segments are numbered as their shares
+ * are, over and over. */
 static int next_in_stream(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int column,
                           uint64_t from, struct nb_segment *segment)
 {
@@ -77,8 +76,8 @@ static int next_in_stream(const struct nb_coll_comm *comm, const struct nb_coll_
 
 /* ---- the schedule ----------------------------------------------------------------------------------- */
 
-/* Next segment that goes through the column of `node`, of a reduce-scatter or all-gather but of this node's
- * block. */
+/* Find the next segment that goes through the column of `node`. Segments of this node's block are left out in
+ * reduce-scatters and all-gathers. */
 static int in_column(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int node, uint64_t from,
                      struct nb_segment *segment)
 {
@@ -102,8 +101,8 @@ static uint64_t begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
     return win->op->func == NB_FUNC_REDUCE_SCATTER ? nb_cut_sums(comm, win) : win->bytes;
 }
 
-/* Values go along rows. An all-gather's are sent by the first-hop cursor, and what goes along columns, by those
- * of sums and forwards. */
+/* Values go along rows. The first-hop cursor sends an all-gather's segments. The cursors of sums and forwards
+ * send along columns. */
 static int next_send(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int peer, uint64_t from,
                      struct nb_segment *segment)
 {
@@ -124,7 +123,7 @@ static int next_first_hop(const struct nb_coll_comm *comm, const struct nb_coll_
     return win->op->func == NB_FUNC_ALL_GATHER && nb_cut_of_owner(comm, win, comm->rank, from, segment);
 }
 
-/* Results come along rows; those along columns are forwarded. */
+/* Results come along rows. Nodes forward the results that come along columns. */
 static int next_result(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int peer,
                        uint64_t from, struct nb_segment *segment)
 {
@@ -140,9 +139,9 @@ static int next_forward(const struct nb_coll_comm *comm, const struct nb_coll_re
     return win->op->func != NB_FUNC_REDUCE_SCATTER && in_column(comm, win, comm->rank, from, segment);
 }
 
-/* ---- who is who -------------------------------------------------------------------------------------- */
+/* ---- roles of nodes -------------------------------------------------------------------------------- */
 
-/* Nodes are not connected for any other. */
+/* Take all operations: nodes of a grid are connected for this schedule only. */
 static int takes(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
     (void)win;
@@ -159,8 +158,8 @@ static int across(const struct nb_coll_comm *comm, const struct nb_peer *peer)
     return nb_grid_same_column(comm->grid, peer->rank, comm->rank);
 }
 
-/* All of the row but the owner, whose values come last; of the column, the other rows' sums go to the
- * finisher. */
+/* All nodes of the row contribute except the owner, whose values come last. The column's other nodes send
+ * their rows' sums to the finisher. */
 static int contributes(const struct nb_coll_comm *comm, const struct nb_segment *segment, int rank)
 {
     if (segment->relay >= 0 && rank == segment->owner)
@@ -180,7 +179,8 @@ static struct nb_rx *forward_from(const struct nb_coll_comm *comm, const struct 
     return &(*peer)->rx[in_row(comm, *peer) ? NB_CLASS_CONTRIB : NB_CLASS_RESULT];
 }
 
-/* To the others of the row, and, by who has it of its owner, of the column. */
+/* Segments go to the other nodes of the row. The relay of an all-gather's segment, which has it from its
+ * owner, also sends it along the column. */
 static int forwards_to(const struct nb_coll_comm *comm, const struct nb_op *op,
                        const struct nb_segment *segment, const struct nb_peer *peer)
 {
@@ -189,7 +189,7 @@ static int forwards_to(const struct nb_coll_comm *comm, const struct nb_op *op,
     return op->func == NB_FUNC_ALL_GATHER && segment->relay == comm->rank;
 }
 
-/* An all-gather's last window is finished: confirm all its blocks. */
+/* Confirm all blocks of an all-gather when its last window is finished. */
 static void finished(struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
     if (win->op->func == NB_FUNC_ALL_GATHER &&
