@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Forwards: a message goes on unchanged, from the message buffer in which it arrived, and is delivered here. The message buffer
- * is free when the last receiver has taken it. So a window that is done has no pending forwards. internal.h
- * explains the order.
+ * Forwards: this node sends a message on unchanged, from the message buffer in which it arrived, and delivers
+ * it here. The message buffer is free when the last receiver has taken the message. So a window that is done
+ * has no pending forwards. internal.h explains the order.
  */
 #include <errno.h>
 
 #include "coll/flow/internal.h"
 
-/* ---- what has arrived -------------------------------------------------------------------------------- */
+/* ---- arrivals ---------------------------------------------------------------------------------------- */
 
-/* Return 1 when the head of the ring is `segment`, 0 not yet, < 0 when another message is there. */
+/* Return 1 when the head of the ring is `segment`, 0 when it has not arrived yet, < 0 when another message is
+ * there. */
 static int has_arrived(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_rx *rx,
                        const struct nb_op *op, const struct nb_segment *segment)
 {
@@ -34,7 +35,7 @@ static int has_arrived(struct nb_coll_comm *comm, struct nb_peer *peer, const st
     return 1;
 }
 
-/* Return 1 when all receivers of the segment have room, 0, or < 0 when one of them has left. */
+/* Return 1 when all receivers of the segment have room, else 0, or < 0 when a receiver has left. */
 static int room(struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_segment *segment)
 {
     for (int i = 0; i < comm->nneighbors; i++) {
@@ -56,8 +57,8 @@ static void count(struct nb_coll_comm *comm, const struct nb_msg *m, size_t len,
         comm->stats.func[NB_FUNC_ALL_GATHER].unchanged_units += (uint64_t)copies;
 }
 
-/* Forward and deliver the message at the head of `rx`, from `from`, if it is the segment: 1, 0 not now, or <
- * 0. */
+/* If the message at the head of `rx`, from `from`, is the segment, forward and deliver it. Return 1, 0 when
+ * that has to wait, or < 0. */
 static int forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment,
                    struct nb_peer *from, struct nb_rx *rx)
 {
@@ -76,7 +77,7 @@ static int forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const str
     len = rx->len[nb_rx_at(rx)];
     if (head.func == NB_FUNC_ALL_GATHER && !nb_gather_can_take(comm, owner, &head))
         return 0;
-    /* Count the message buffer while it is taken, which may complete the window. */
+    /* Hold the message buffer while the message is taken, which may complete the window. */
     unit->len = len;
     unit->left = 1;
     ret = head.func == NB_FUNC_ALL_GATHER ? nb_gather_take(comm, owner, from, win, segment, rx)
@@ -96,14 +97,14 @@ static int forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const str
     return ret;
 }
 
-/* Forward a result of this node, which results_to have already, to the other peers, in its turn. */
+/* Forward a result of this node to the other peers, in its turn. The peers of results_to already have it. */
 static int emit(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment)
 {
     struct nb_pool *pool = &comm->flow->reduce.results;
     struct nb_shared *unit;
     int ret;
 
-    /* Results of operations without forwards lie between. */
+    /* Results of operations without forwards lie in between. */
     comm->flow->forward.emit_next = nb_max64(comm->flow->forward.emit_next, pool->head);
     while (comm->flow->forward.emit_next < pool->tail &&
            pool->shared[comm->flow->forward.emit_next % pool->buffers].opno < win->op->opno)
@@ -129,7 +130,7 @@ static int emit(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct
 
 /* ---- the cursor -------------------------------------------------------------------------------------- */
 
-/* Return the next window and *segment, or NULL. Passes windows that have no segment left to forward. */
+/* Return the next window and *segment, or NULL. Pass windows whose segments are all forwarded. */
 static struct nb_coll_req *next(struct nb_coll_comm *comm, struct nb_segment *segment)
 {
     struct nb_cursor *at = &comm->flow->forward.cursor;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Receives all-gathers. Blocks are delivered as they come, many at a time, each owner's segments in order.
- * Differences are added to this node's copy of the reference. Where that does not fit, the task asks for raw
+ * Receives all-gathers. This node delivers blocks as they arrive, many at a time, each owner's segments in
+ * order. It adds deltas to its copy of the reference. Where that copy does not fit, the task requests raw
  * bytes and waits for them.
  */
 #include <errno.h>
@@ -13,22 +13,22 @@
 /* ---- steps ------------------------------------------------------------------------------------------- */
 
 /*
- * What has come                    first step                      and then
+ * Message                          first step                      next steps
  *
- *   raw or quantized values        DECODE        the values        STORE_REF, where they are to be kept; before that
- *                                                                  HASH where such raw ones are checked, and
- *                                                                  RETRANSMIT where it is wrong
- *   deltas                         HASH_REF: does the reference fit? then
- *                                  DELTA_DECODE  reference + them  HASH; it is right: STORE_REF; else RETRANSMIT
- *   nothing but a header           HASH_REF likewise, then
- *                                  LOAD_REF      the reference     delivered; the two hashes differ: RETRANSMIT
- *   either, reference misfits      RETRANSMIT    the owner's bytes HASH; STORE_REF, where they are to be kept
+ *   raw or quantized values        DECODE        the values        STORE_REF to keep them; before it HASH
+ *                                                                  where kept raw values are checked, and
+ *                                                                  RETRANSMIT where the hash is wrong
+ *   deltas                         HASH_REF: does the reference fit? Then
+ *                                  DELTA_DECODE  reference + them  HASH. If right STORE_REF, else RETRANSMIT
+ *   header only                    HASH_REF likewise, then
+ *                                  LOAD_REF      the reference     done. If the hashes differ RETRANSMIT
+ *   either, reference misfits      RETRANSMIT    the owner's bytes HASH, then STORE_REF to keep them
  *
- * After STORE_REF (values into the reference) the segment is delivered. A message buffer of the ring is held
- * until the message is decoded, or is known not to be.
+ * After STORE_REF (values into the reference) the segment is delivered. The task holds the message buffer of
+ * the ring until the message is decoded, or until it is known that it will not be decoded.
  */
 
-/* The segment is delivered. Its bytes are kept, or could not be. */
+/* The segment is delivered. Note whether its bytes were kept or could not be kept. */
 static int delivered(struct nb_coll_comm *comm, struct nb_task *t)
 {
     const struct nb_msg *m = &t->msg;
@@ -39,7 +39,7 @@ static int delivered(struct nb_coll_comm *comm, struct nb_task *t)
     return t->op->schedule->delivered(comm, t->op, owner, m, kept) ? -1 : NB_TASK_OVER;
 }
 
-/* The bytes are in place: keep them as the reference. */
+/* The bytes are in place. Keep them as the reference. */
 static int keep(struct nb_coll_comm *comm, struct nb_task *t)
 {
     if (!t->ref)
@@ -48,7 +48,7 @@ static int keep(struct nb_coll_comm *comm, struct nb_task *t)
     return NB_TASK_MORE;
 }
 
-/* Let go of the message. */
+/* Release the message. */
 static void release_head(struct nb_task *t)
 {
     if (t->rx)
@@ -66,7 +66,7 @@ static int ask(struct nb_task *t)
     return NB_TASK_MORE;
 }
 
-/* This node lacks the reference of the differences. */
+/* This node lacks the reference of the deltas. Request raw bytes. */
 static int ask_without_reference(struct nb_task *t)
 {
     NB_INFO(NCCL_NET, "reference %u of %s does not fit: asking for raw bytes of all_gather %llu",
@@ -74,7 +74,7 @@ static int ask_without_reference(struct nb_task *t)
     return ask(t);
 }
 
-/* The data is damaged: the message, or bytes on their way through this node. */
+/* The data is damaged: the message, or bytes on their way through this node. Request raw bytes. */
 static int ask_after_damage(struct nb_coll_comm *comm, struct nb_task *t)
 {
     nb_payload_damage_mended(comm, t->peer, t->owner->rank, &t->msg);
@@ -88,7 +88,7 @@ static int check(struct nb_task *t)
     return NB_TASK_MORE;
 }
 
-/* A part of the requested bytes is in place. */
+/* A part of the requested bytes is in place. Continue. */
 static int resent(struct nb_coll_comm *comm, struct nb_task *t)
 {
     int error;
@@ -98,7 +98,7 @@ static int resent(struct nb_coll_comm *comm, struct nb_task *t)
     return error ? error : NB_TASK_MORE;
 }
 
-/* Raw or quantized values are in place. */
+/* Raw or quantized values are in place. Continue. */
 static int decoded(struct nb_coll_comm *comm, struct nb_task *t)
 {
     if (!(t->msg.flags & NB_MSG_KEEP) || t->msg.codec != NB_CODEC_RAW || !nb_payload_compares_kept(comm))
@@ -115,7 +115,7 @@ static int checked(struct nb_coll_comm *comm, struct nb_task *t)
 
     if (!t->resent)
         return as_meant ? keep(comm, t) : ask_after_damage(comm, t);
-    if (!as_meant) /* the second time: not on the way */
+    if (!as_meant) /* the second time: the damage did not happen on the way */
         return nb_payload_damaged(comm, t->owner, t->owner->rank, &t->msg);
     if (t->msg.flags & NB_MSG_KEEP)
         ref = nb_refs_of_peer(comm->refs, t->owner->rank, t->msg.ref_number, t->op->block, 1);
@@ -123,7 +123,7 @@ static int checked(struct nb_coll_comm *comm, struct nb_task *t)
     return keep(comm, t);
 }
 
-/* Compare the hash of this node's reference. */
+/* Compare the hash of this node's reference with the message's. */
 static int compared(struct nb_task *t)
 {
     if (t->seen.hash != t->msg.ref_hash)
@@ -154,7 +154,7 @@ static int step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t resul
     }
 }
 
-/* Choose the first step: 0, or a negative errno when the message makes no sense. */
+/* Choose the first step. Return 0, or a negative errno when the message makes no sense. */
 static int first_step(struct nb_coll_comm *comm, struct nb_task *t)
 {
     const struct nb_msg *m = &t->msg;
@@ -177,9 +177,9 @@ static int first_step(struct nb_coll_comm *comm, struct nb_task *t)
     return 0;
 }
 
-/* ---- one segment --------------------------------------------------------------------------------------- */
+/* ---- one segment ------------------------------------------------------------------------------------- */
 
-/* Wait for the operation before: it writes the reference of this one. */
+/* Wait for the operation before this one: it writes the reference that this one needs. */
 int nb_gather_can_take(const struct nb_coll_comm *comm, const struct nb_peer *owner, const struct nb_msg *m)
 {
     return nb_tasks_to_be_had(&comm->flow->tasks) &&
@@ -242,10 +242,10 @@ int nb_gather_receive(struct nb_coll_comm *comm, struct nb_peer *peer)
         return 0;
     win = nb_find_window(comm, peer, m, &peer->gather.seq, &segment);
     if (!win ||
-        win->op->schedule->next_forward) /* forward.c takes those of other nodes, in the order of windows */
+        win->op->schedule->next_forward) /* forward.c takes other nodes' segments, in the order of windows */
         return 0;
     rel = m->offset - (uint64_t)peer->rank * win->op->block;
-    /* A block's segments come in order: a repeated or skipped one would be counted as another. */
+    /* A block's segments come in order. A repeated or skipped segment would be counted as another one. */
     if (segment.owner != peer->rank ||
         rel != (peer->gather.open && peer->gather.op == m->opno ? peer->gather.bytes : 0))
         return nb_comm_error(comm, -EPROTO,

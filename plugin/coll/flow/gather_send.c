@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sending half of all-gathers: what is sent of the own block. Differences against a reference that the
- * receivers hold (state/reference.h), exact or, where NIBBLE_AG=delta4 and both type and content say that
- * these are weights, bounded; or the bytes as they are.
+ * The sending half of all-gathers. This node sends its own block as deltas against a reference that the
+ * receivers hold (state/reference.h), or as raw bytes. The deltas are exact. They are bounded where NIBBLE_AG
+ * is delta4 and both type and content say that the block holds weights.
  */
 #include <errno.h>
 #include <math.h>
@@ -16,7 +16,8 @@
 /* Weights move by less than this between two gathers: rms of the change over that of the values. */
 #define NEAR 0.125
 
-/* Are the values of the reference those of the block, moved a little? What is not finite never is. */
+/* Return 1 when the block's values are the reference's values, moved a little. Values that are not finite
+ * return 0. */
 static int moved_a_little(const struct nb_gather_pick *p)
 {
     double moved = 0, size = 0;
@@ -29,7 +30,7 @@ static int moved_a_little(const struct nb_gather_pick *p)
     return isfinite(size) && isfinite(moved) && moved <= NEAR * NEAR * size; /* NaN is not */
 }
 
-/* Once on a node: what a lossy mode of all-gathers costs. */
+/* Log once on a node what a lossy mode of all-gathers costs. */
 static void tell_cost(struct nb_coll_comm *comm, const struct nb_codec_row *codec)
 {
     if (comm->shadow || comm->node->reported_lossy)
@@ -46,7 +47,7 @@ static void tell_cost(struct nb_coll_comm *comm, const struct nb_codec_row *code
         comm->label, nb_ag_words[comm->ctx->params->ag], codec->loss);
 }
 
-/* The reference is known to be held by all, or not: what will be done with it. */
+/* It is settled whether all receivers hold the reference. Choose its use, and count it. */
 static void settle_reference(struct nb_coll_comm *comm, struct nb_op *op)
 {
     switch (op->outcome) {
@@ -62,13 +63,12 @@ static void settle_reference(struct nb_coll_comm *comm, struct nb_op *op)
     comm->stats.gathers_bounded += (uint64_t)op->lossy;
 }
 
-/* ---- steps of the task
- * ---------------------------------------------------------------------------------- */
+/* ---- steps of the task ------------------------------------------------------------------------------- */
 
 /*
- *     LOOK --> ALIKE, as often as there is a reference to ask about --> over
+ *     LOOK --> ALIKE, as often as there is a reference to compare with --> over
  *       \                                                  \----> OWN --> REF --> over
- *        \--what is sent raw--> over
+ *        \--sent raw--> over
  */
 
 static size_t values_in(const struct nb_task *t, const struct nb_gather_pick *p)
@@ -102,7 +102,7 @@ static int picked(struct nb_coll_comm *comm, struct nb_op *op)
     return NB_TASK_OVER;
 }
 
-/* One more question, or the choice. */
+/* Ask the device to compare with one more reference, or make the choice. */
 static int seek(struct nb_coll_comm *comm, struct nb_op *op)
 {
     struct nb_gather_pick *p = &comm->flow->gather.pick;
@@ -116,7 +116,7 @@ static int seek(struct nb_coll_comm *comm, struct nb_op *op)
     return nb_codec_row(op->codec)->lossy && p->search.found >= 0 ? NB_TASK_MORE : picked(comm, op);
 }
 
-/* Policy has what it wants to see. */
+/* Policy has its sample. Choose the codec, and begin the search for a reference. */
 static int looked(struct nb_coll_comm *comm, struct nb_op *op)
 {
     op->codec = nb_op_gather_codec(comm, op);
@@ -149,8 +149,7 @@ static int pick_step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t 
     return picked(comm, op);
 }
 
-/* ---- one operation
- * -------------------------------------------------------------------------------------- */
+/* ---- one operation ----------------------------------------------------------------------------------- */
 
 static int begin(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment)
 {
@@ -177,9 +176,10 @@ static int begin(struct nb_coll_comm *comm, struct nb_coll_req *win, const struc
     return nb_task_run(comm, t);
 }
 
-/* The operation of `win` is about to send `segment` of the own block: 1 when its reference is chosen and may
- * be used; 0: not yet, come again, or the communicator has failed. A task is to be had, and none of the own
- * block in flight while op->picked is 0. */
+/* Pick the reference of the operation of `win`, which is about to send `segment` of the own block. Return 1
+ * when the reference is chosen and may be used. Return 0 when the choice has to wait or the communicator has
+ * failed. The caller has checked that a task is free, and that no task of the own block is in flight while
+ * op->picked is 0. */
 static int pick_reference(struct nb_coll_comm *comm, struct nb_coll_req *win,
                           const struct nb_segment *segment)
 {
@@ -214,19 +214,19 @@ static const uint8_t type_on_wire[NB_DTYPE_COUNT] = {
  *                      ^ \---------------------------------------------------------/
  *     HASH ------------/
  *
- * STORE_REF keeps the values as the reference, UPDATE_REF what receivers will decode. "Send" is leave(): in
- * shadow mode it counts the message and begins again with COPY. OWN delivers the segment here; before it is
- * over LOOK shows it to the operation's proof, where there is one.
+ * STORE_REF keeps the values as the reference. UPDATE_REF keeps the values that receivers will decode. "Send"
+ * is leave(): in shadow mode it counts the message and begins again with COPY. OWN delivers the segment here.
+ * Before the task is over PROVE shows the values to the operation's proof, where there is one.
  */
 
-/* How often this node sends a segment of its own block: to its relay alone, or to all. */
+/* Return how often this node sends a segment of its own block: once to its relay, or to all nodes. */
 static uint64_t copies_of(const struct nb_coll_comm *comm, const struct nb_task *t)
 {
     return t->unit ? (uint64_t)comm->nnodes - 1 : 1;
 }
 
-/* The message is complete, what the receivers will hold is in the reference: send it. In shadow mode it is
- * counted, and the bytes are sent as they are. */
+/* The message is complete, and the reference holds the values that the receivers will hold. Send the message.
+ * In shadow mode count it, and send the bytes raw. */
 static int leave(struct nb_coll_comm *comm, struct nb_task *t)
 {
     struct nb_func_stats *stats = &comm->stats.func[NB_FUNC_ALL_GATHER];
@@ -257,7 +257,7 @@ static int leave(struct nb_coll_comm *comm, struct nb_task *t)
     return NB_TASK_MORE;
 }
 
-/* What it took to send a segment of a block whose receivers have a reference. */
+/* Count values and bits of a sent segment whose receivers have a reference. */
 static void count_moved(struct nb_task *t)
 {
     const struct nb_msg *msg = &t->msg;
@@ -274,25 +274,25 @@ static void count_moved(struct nb_task *t)
     t->op->moved_bits += 8 * (uint64_t)msg->coded;
 }
 
-/* ---- what is sent of a segment ------------------------------------------------------------------------- */
+/* ---- the message of a segment ------------------------------------------------------------------------ */
 
 /*
- * What is sent of a segment. The first step asks how its bytes stand to the reference.
+ * The message of a segment. The first step compares its bytes with the reference.
  *
- *   reference (op->outcome)       source of the segment          message
+ *   reference (op->outcome)      source of the segment        message
  *
- *   none (no memory, raw)         any                          raw
- *   NEW                           any                          raw, to be kept
- *   HIT                           as delivered last (HELD)     header only
- *   HIT                           changed                      ULP differences, or DELTA4 where they may be bounded;
- *                                                              raw where that would be longer; to be kept
- *   UNCONFIRMED (not all          as delivered last (HELD)     raw, of the reference: the same approximation again
- *   receivers could keep it)      changed                      raw
+ *   none (no memory, raw)        any                          raw
+ *   NEW                          any                          raw, to be kept
+ *   HIT                          as delivered last (HELD)     header only
+ *   HIT                          changed                      ULP deltas, or DELTA4 where these may be used,
+ *                                                             or raw where deltas would be longer; to be kept
+ *   UNCONFIRMED (some receivers  as delivered last (HELD)     raw, from the reference: the same approximation
+ *   could not keep it)           changed                      raw
  */
 
-/* Begin with one whose bytes are at t->values: write what is known of the header, mark the place in the
- * reference as written by this operation, and set the task's first step; the message will be at `out`. It
- * changes the reference's records, so it is done once for each segment, in the order of operations and
+/* Begin with a segment whose bytes are at t->values. Write the known fields of the header, mark the place in
+ * the reference as written by this operation, and set the task's first step. The message will be at `out`.
+ * This changes the reference's records, so call it once for each segment, in the order of operations and
  * segments. */
 static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *out)
 {
@@ -327,7 +327,7 @@ static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *o
         nb_refs_write(op->ref, rel, t->bytes, op->opno);
 }
 
-/* Remember the bytes part by part, to know them again: then it goes on. */
+/* Note a sample of each part of the bytes, to recognise them later. Then continue with the next step. */
 static int next_note(struct nb_coll_comm *comm, struct nb_task *t)
 {
     t->step = NB_STEP_NOTE;
@@ -341,8 +341,8 @@ static int next_note(struct nb_coll_comm *comm, struct nb_task *t)
     return NB_TASK_MORE;
 }
 
-/* It is known what the bytes are: the step that makes the message, or what comes after it where there is
- * nothing to be made. */
+/* The source of the bytes is known. Choose the step that makes the message, or the step after it where the
+ * header is enough. */
 static int found(struct nb_coll_comm *comm, struct nb_task *t, enum nb_ref_source source)
 {
     struct nb_op *op = t->op;
@@ -354,7 +354,7 @@ static int found(struct nb_coll_comm *comm, struct nb_task *t, enum nb_ref_sourc
     op->changed |= source == NB_REF_CHANGED;
     t->step = NB_STEP_COPY;
     if (op->outcome == NB_REF_HIT && source == NB_REF_HELD) {
-        /* Nothing but the header. */
+        /* The header only. */
         msg->codec = (uint8_t)codec->exact;
         msg->type = NB_ULP_16;
         msg->ref_hash = msg->new_hash = t->seen.ref_hash;
@@ -375,7 +375,7 @@ static int found(struct nb_coll_comm *comm, struct nb_task *t, enum nb_ref_sourc
         }
         return NB_TASK_MORE;
     }
-    /* Nothing may change the reference; but who was given an approximation gets the same again. */
+    /* The reference must stay as it is. A receiver that holds an approximation gets the same one again. */
     t->ref = NULL;
     if (source != NB_REF_HELD && codec->lossy) {
         nb_refs_note(op->like, &t->range, rel, len, NB_REF_SENT);
@@ -386,14 +386,14 @@ static int found(struct nb_coll_comm *comm, struct nb_task *t, enum nb_ref_sourc
     return NB_TASK_MORE;
 }
 
-/* One more part is compared with what was noted of it, or it is found. */
+/* Compare one more part with its noted sample, or take the source that was found. */
 static int next_source(struct nb_coll_comm *comm, struct nb_task *t)
 {
     t->step = NB_STEP_SOURCE;
     return nb_refs_source_ask(t->op->like, &t->range) ? NB_TASK_MORE : found(comm, t, t->range.all);
 }
 
-/* The bytes are compared with those of the reference. */
+/* The bytes were compared with the reference's bytes. */
 static int compared(struct nb_coll_comm *comm, struct nb_task *t)
 {
     const uint64_t rel = t->segment.off - (uint64_t)comm->rank * t->op->block;
@@ -404,7 +404,7 @@ static int compared(struct nb_coll_comm *comm, struct nb_task *t)
     return next_source(comm, t);
 }
 
-/* The body is there. */
+/* The body is complete. Keep the values where they are to be kept. */
 static int keep(struct nb_coll_comm *comm, struct nb_task *t)
 {
     if (!t->shadowed)
@@ -415,7 +415,7 @@ static int keep(struct nb_coll_comm *comm, struct nb_task *t)
     return NB_TASK_MORE;
 }
 
-/* Differences took `len` bytes. */
+/* The deltas took `len` bytes. */
 static int coded(struct nb_coll_comm *comm, struct nb_task *t, ssize_t len)
 {
     struct nb_msg *msg = &t->msg;
@@ -444,7 +444,7 @@ static int coded(struct nb_coll_comm *comm, struct nb_task *t, ssize_t len)
     return NB_TASK_MORE;
 }
 
-/* The reference holds what the receivers will decode, which is not what was sent. */
+/* The reference holds the values that receivers will decode, which differ from the block's values. */
 static int learnt(struct nb_coll_comm *comm, struct nb_task *t)
 {
     const uint64_t rel = t->segment.off - (uint64_t)comm->rank * t->op->block;
@@ -455,7 +455,7 @@ static int learnt(struct nb_coll_comm *comm, struct nb_task *t)
     return next_note(comm, t);
 }
 
-/* The segment is sent, delivered here and looked at. */
+/* The segment was sent, delivered here and shown to the proof. */
 static int finished(struct nb_coll_comm *comm, struct nb_task *t)
 {
     if (t->unit)
@@ -502,8 +502,8 @@ int nb_gather_can_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const
 
     if (!nb_tasks_to_be_had(&comm->flow->tasks))
         return 0;
-    /* Contents are looked at when a reference is picked; ranges are noted, and known again, in order; one
-     * scratch. */
+    /* One task at a time: a pick reads the block's contents, parts are noted and recognised in order, and
+     * there is one scratch. */
     if (comm->gathering && (!win->op->picked || (codec->reference && codec->lossy) || comm->shadow ||
                             (win->op->like && nb_refs_source_noted(win->op->like, win->op->opno))))
         return 0;
@@ -533,11 +533,11 @@ int nb_gather_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const str
     return nb_task_run(comm, t);
 }
 
-/* ---- to those who forward ---------------------------------------------------------------------------- */
+/* ---- the first hop ----------------------------------------------------------------------------------- */
 
 /*
  * The first hop of all-gathers that are forwarded. The owner encodes and sends its segments in order, with
- * one cursor for all peers: a reference is written from front to back.
+ * one cursor for all peers, because it writes the reference from front to back.
  */
 
 int nb_first_hop_progress(struct nb_coll_comm *comm)
@@ -559,7 +559,7 @@ int nb_first_hop_progress(struct nb_coll_comm *comm)
         peer = &comm->peer[segment.relay];
         if (nb_peer_has_left(comm, peer, NB_CLASS_CONTRIB, win->op))
             return -1;
-        /* What older windows have for this node goes first. */
+        /* Segments of older windows for this node go first. */
         if (peer->flow->send.cursor.seq < at->seq)
             break;
         if (!nb_tx_buffer(&peer->tx[NB_CLASS_CONTRIB]) || !nb_gather_can_send(comm, win, &segment))

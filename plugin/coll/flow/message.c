@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Headers and check values of data messages: writing them, and comparing them with windows. */
+/* Headers and check values of data messages: write them, and compare them with windows. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,7 +37,7 @@ void nb_msg_describe(const struct nb_coll_comm *comm, const struct nb_op *op,
     msg->bytes = segment->most;
 }
 
-/* ---- received messages ------------------------------------------------------------------------------ */
+/* ---- received messages ------------------------------------------------------------------------------- */
 
 static int ends_before(const struct nb_coll_req *win, const struct nb_msg *m)
 {
@@ -114,7 +114,7 @@ static bool is_off(const struct nb_coll_comm *comm)
     return comm->ctx->params->payload_check == NB_PAYLOAD_CHECK_OFF || !comm->device->ops->check;
 }
 
-/* Compute the check value, and count the time as the codec's. */
+/* Return the check value of a payload. Count the time as the codec's. */
 static uint64_t value_of(struct nb_coll_comm *comm, const uint8_t *body, size_t bytes)
 {
     const int64_t begun = nb_clock_ns(&comm->ctx->clock);

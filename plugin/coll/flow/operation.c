@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the engine finds out when it dequeues the first window of an operation: its record if that is certain;
- * and for every window of an all-reduce the bytes that are values (policy/records/walk.c).
- * Without a certain record all-reduces are exchanged raw, padding and all.
+ * Begins operations. When the engine dequeues the first window of an operation, it looks for the operation's
+ * record. For every window of an all-reduce it finds out which bytes are values (policy/records/walk.c).
+ * All-reduces without a certain record are exchanged raw, with their padding.
  */
 #include <errno.h>
 #include <string.h>
@@ -19,8 +19,9 @@ _Static_assert(NB_ALIGN_MISFIT + 1 == NB_COLL_RECORD_OUTCOMES,
 
 /* ---- state ------------------------------------------------------------------------------------------- */
 
-/* The queue of this communicator's records. Where another group already consumes it (one process that is
- * several nodes), there is no telling whose they are: an own one, which stays empty. */
+/* Return the queue of this communicator's records. When one process is several nodes, another group may
+ * already consume that queue, and the records cannot be told apart. Then return an own queue, which stays
+ * empty. */
 static struct nb_queue *join_queue(struct nb_context *ctx, uint64_t comm_id, int nnodes)
 {
     struct nb_queue *queue = nb_queue_get(ctx, comm_id, nb_current_gpu(ctx));
@@ -52,7 +53,7 @@ void nb_records_destroy(struct nb_coll_comm *comm)
     nb_queue_put(comm->queue);
 }
 
-/* ---- records ---------------------------------------------------------------------------------------- */
+/* ---- records ----------------------------------------------------------------------------------------- */
 
 enum { SAID_MISFIT, SAID_ABSENT, SAID_DOUBT, SAID_WRONG, SAID_PLACE, SAID_CALL };
 
@@ -64,12 +65,12 @@ static int first_time(struct nb_coll_comm *comm, unsigned what)
     return first;
 }
 
-/* Once on a node: records of this communicator should come and cannot. */
+/* Log once on a node that records of this communicator should arrive and cannot. */
 static void warn_absent(const struct nb_coll_comm *comm)
 {
     struct nb_coll_node *node = comm->node;
 
-    if (comm->comm_id == 0) { /* a table before v11: no users' calls are told there */
+    if (comm->comm_id == 0) { /* a table before v11: this communicator has no records of users' calls */
         nb_demand_fails(comm->ctx, NB_DEMAND_ALL_REDUCE, "NCCL 2.27 and older do not report operations");
         return;
     }
@@ -107,8 +108,8 @@ static void take_in(struct nb_coll_comm *comm)
     }
 }
 
-/* The record of the operation that begins with this window: 1 and *out, or 0. The first of each kind of
- * failure is told with what was expected. */
+/* Find the record of the operation that begins with this window. Return 1 and *out, or 0. Log the first
+ * failure of each kind with the expected record. */
 static int find_record(struct nb_coll_comm *comm, const struct nb_op *op, uint64_t bytes,
                        struct nb_record *out)
 {
@@ -124,7 +125,7 @@ static int find_record(struct nb_coll_comm *comm, const struct nb_op *op, uint64
     case NB_ALIGN_CERTAIN:
     case NB_ALIGN_ALIKE:
         if (out->comm != comm->comm_id && comm->device->ops->shares)
-            comm->device->ops->shares(comm->device, out->comm); /* a child's, certainly */
+            comm->device->ops->shares(comm->device, out->comm); /* certainly a child communicator's */
         return 1;
     case NB_ALIGN_ABSENT:
         if (nb_queue_is_profiled(comm->queue) && first_time(comm, SAID_ABSENT))
@@ -147,7 +148,7 @@ static int find_record(struct nb_coll_comm *comm, const struct nb_op *op, uint64
     }
 }
 
-/* ---- values ----------------------------------------------------------------------------------------- */
+/* ---- values ------------------------------------------------------------------------------------------ */
 
 static ssize_t ask_sample(struct nb_coll_comm *comm, struct nb_task *t)
 {
@@ -174,7 +175,7 @@ static int answered(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result
     return nb_op_info_sampled(op->info, (unsigned)result) ? NB_TASK_MORE : NB_TASK_OVER;
 }
 
-/* Look at the first `bytes` bytes of a reduction's values. */
+/* Start a task that samples the first `bytes` bytes of a reduction's values. */
 static void look(struct nb_coll_comm *comm, struct nb_coll_req *win, uint64_t bytes)
 {
     static const struct nb_segment nothing = {.relay = -1};
@@ -187,14 +188,14 @@ static void look(struct nb_coll_comm *comm, struct nb_coll_req *win, uint64_t by
     t->ask = ask_sample;
     t->step = NB_STEP_PICK;
     t->values = (uint8_t *)(uintptr_t)win->send; /* only read */
-    t->bytes = (uint32_t)win->op->value;         /* none that count, but no padding */
+    t->bytes = (uint32_t)win->op->value;         /* any number but 0, which would mean padding */
     nb_task_ask(comm, t);
     nb_task_run(comm, t);
 }
 
-/* ---- all-reduce ------------------------------------------------------------------------------------- */
+/* ---- all-reduce -------------------------------------------------------------------------------------- */
 
-/* What lengths of earlier operations have left of the heads that a record allows. */
+/* Return the heads that a record allows and that lengths of earlier operations have not ruled out. */
 static uint64_t *heads_left(struct nb_coll_comm *comm, uint64_t told)
 {
     for (size_t i = 0; i < sizeof(comm->flow->records.heads) / sizeof(comm->flow->records.heads[0]); i++) {
@@ -206,7 +207,7 @@ static uint64_t *heads_left(struct nb_coll_comm *comm, uint64_t told)
     return NULL;
 }
 
-/* The all-reduce at hand has got its last window. */
+/* End the current all-reduce: it has got its last window. */
 static void all_reduce_over(struct nb_coll_comm *comm)
 {
     struct nb_walk *w = &comm->flow->records.walk;
@@ -230,7 +231,7 @@ static void all_reduce_over(struct nb_coll_comm *comm)
         *left &= fit;
 }
 
-/* An all-reduce begins with a window that is already part of the walk. */
+/* Begin an all-reduce with a window that is already part of the walk. */
 static void all_reduce_begins(struct nb_coll_comm *comm, const struct nb_op *op)
 {
     struct nb_record r;
@@ -252,7 +253,7 @@ static void all_reduce_begins(struct nb_coll_comm *comm, const struct nb_op *op)
     comm->flow->records.ar.extent = (struct nb_extent){
         .bytes = r.bytes, .heads = left ? *left : r.heads, .head = r.head, .chunk = r.chunk};
     comm->flow->records.ar.info = nb_op_info_new(comm, op, &r, r.bytes);
-    /* With one head the stream is the vector; else the deal of chunks decides which value lies where. */
+    /* With one head the stream is the vector. Otherwise the deal of chunks decides which value lies where. */
     if (comm->flow->records.ar.extent.heads != 2)
         geometry = comm->flow->records.ar.extent.heads << 32 ^ comm->flow->records.walk.first ^
                    (uint64_t)r.chunk << 20;
@@ -262,7 +263,7 @@ static void all_reduce_begins(struct nb_coll_comm *comm, const struct nb_op *op)
                      1, geometry);
 }
 
-/* Which operation the window belongs to. NB_WALK_EITHER: it may be a new one. */
+/* Return which operation the window belongs to. NB_WALK_EITHER: it may begin a new one. */
 static enum nb_walk_place place_of(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
     const struct nb_walk *w = &comm->flow->records.walk;
@@ -283,17 +284,20 @@ static enum nb_walk_place place_of(const struct nb_coll_comm *comm, const struct
 }
 
 /*
- * An all-reduce's windows come without offset or total: what they belong to follows from where they lie in
- * NCCL's buffer (policy/records/walk.c). `known` means that the record of the operation at hand is certain.
+ * An all-reduce's windows arrive without offset or total. Their place in NCCL's buffer shows which operation
+ * they belong to (policy/records/walk.c). `known` means that the record of the current operation is certain.
  *
- *   place       the window                              what happens                                  known afterwards
+ *   place       the window                       the engine                                 known afterwards
  *
- *   NOWHERE     is not where NCCL puts one              the walk is given up                          no
- *   BEGINS      is the first of a new operation         the one before is ended; a record is sought   if one is found
- *   EITHER      may be the first, or go on              records may be one further (nb_align_perhaps) no
- *   CONTINUES   goes on                                 a record that had ended before was wrong      as before, else no
+ *   NOWHERE     is where NCCL puts no window     gives up the walk                          no
+ *   BEGINS      is the first of a new operation  ends the operation before, seeks a record  if one is found
+ *   EITHER      may be the first, or go on       allows for records that may be one         no
+ *                                                further (nb_align_perhaps)
+ *   CONTINUES   goes on                          finds that a record that had ended         as before or no
+ *                                                before was wrong
  *
- * Only of a known one some bytes are certainly values (win->sure, win->most), so that they may be coded.
+ * Only windows of a known operation have bytes that are certainly values (win->sure, win->most) and may be
+ * coded.
  */
 static void begin_all_reduce(struct nb_coll_comm *comm, struct nb_coll_req *win)
 {
@@ -350,7 +354,7 @@ static void begin_all_reduce(struct nb_coll_comm *comm, struct nb_coll_req *win)
         look(comm, win, win->sure);
 }
 
-/* ---- all functions ---------------------------------------------------------------------------------- */
+/* ---- all functions ----------------------------------------------------------------------------------- */
 
 void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
 {
@@ -366,8 +370,9 @@ void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
     all_reduce_over(comm);
     comm->stats.func[op->func].ops++;
     recorded = find_record(comm, op, op->block, &r) && !(r.flags & NB_RECORD_DOUBT);
-    /* A communicator split off by ncclCommSplit may share its parent's group: NCCL compares which GPUs lead,
-     * not the order of the nodes, and then deals blocks in the child's order to a group in the parent's. */
+    /* A communicator that ncclCommSplit made may share its parent's group. NCCL compares which GPUs lead, but
+     * not the order of the nodes. Then it deals blocks in the child's order to a group in the parent's
+     * order. */
     if (recorded && r.node && r.node != (uint32_t)comm->rank + 1)
         nb_comm_error(comm, -EINVAL,
                       "%s of a communicator that was split off with its nodes in another order (this one is "

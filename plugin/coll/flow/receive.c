@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Receives: handles the oldest message of every peer as far as possible. Blocks of an all-gather
- * (gather_receive.c) and results of an all-reduce are delivered as they come, for each peer by itself. A sum
- * (reduce.c) waits for the messages of all its contributors.
+ * Receives: handles the oldest message of every peer as far as possible. This node delivers blocks of an
+ * all-gather (gather_receive.c) and results of an all-reduce as they arrive, for each peer independently. A
+ * sum (reduce.c) waits for the messages of all its contributors.
  */
 #include <errno.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 /* ---- one result -------------------------------------------------------------------------------------- */
 
-/* A step of a result's task is done: decode, or the sum with the own values, or the proof. */
+/* A step of a result's task is done: decode, the sum with the own values, or the proof. Continue. */
 static int taken(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 {
     if (t->step == NB_STEP_PROVE) {
@@ -27,8 +27,8 @@ static int taken(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
     return nb_task_prove(t);
 }
 
-/* Run the task, complete but for its `next`, on the message at the head of the peer's RESULT ring. 1, 0 when
- * the device has no room and the task is dropped, or < 0 when the communicator has failed. */
+/* Run the task, complete except its `next`, on the message at the head of the peer's RESULT ring. Return 1, 0
+ * when the device has no room and the task is dropped, or < 0 when the communicator has failed. */
 static int take_result(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_task *t)
 {
     const struct nb_rx *rx = &peer->rx[NB_CLASS_RESULT];
@@ -72,8 +72,8 @@ int nb_result_deliver(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb
     return take_result(comm, peer, t);
 }
 
-/* Two hops and levels: add the own values to the sum of all others' values at the head of the peer's RESULT
- * ring, for a segment of this node's block, and deliver it. Returns as take_result. */
+/* Two hops and two levels: take the sum of all other nodes' values at the head of the peer's RESULT ring, for
+ * a segment of this node's block. Add the own values and deliver it. Return as take_result. */
 static int take_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
                     const struct nb_segment *segment)
 {
@@ -101,9 +101,9 @@ static int take_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_c
     return take_result(comm, peer, t);
 }
 
-/* ---- what has arrived -------------------------------------------------------------------------------- */
+/* ---- messages in general ----------------------------------------------------------------------------- */
 
-/* ---- results ----------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------- */
 
 static int receive_result(struct nb_coll_comm *comm, struct nb_peer *peer)
 {
@@ -158,7 +158,7 @@ static int work_for_others(struct nb_coll_comm *comm)
         moved = 1;
     for (int i = 0; i < 4 && ret >= 0 && (ret = nb_forward_next(comm)) > 0; i++)
         moved = 1;
-    /* One cursor may have waited for the other one to pass a window. */
+    /* One cursor may have waited until the other cursor passed a window. */
     return ret < 0 ? ret : moved | (at != comm->flow->reduce.cursor.seq + comm->flow->forward.cursor.seq);
 }
 

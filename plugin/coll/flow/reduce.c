@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sums. A segment waits until every contributor's message for it is at the head of its ring, and is summed in
- * rank order, so that its bits do not depend on timing. Then the sum is delivered (reduce-scatter), coded for
- * all nodes and delivered as they decode it (all-reduce), coded for its owner (two hops), or, of a row, coded
- * for the node that finishes it (two levels).
+ * Sums. A segment waits until every contributor's message for it is at the head of its ring. It is summed in
+ * rank order, so that its bits do not depend on timing. Then the sum
+ *  - of a reduce-scatter is delivered,
+ *  - of an all-reduce is coded for all nodes and delivered as they decode it,
+ *  - of two hops is coded for its owner,
+ *  - of a row (two levels) is coded for the node that finishes it.
  */
 #include <errno.h>
 #include <string.h>
 
 #include "coll/flow/internal.h"
 
-/* ---- what has arrived -------------------------------------------------------------------------------- */
+/* ---- arrivals ---------------------------------------------------------------------------------------- */
 
 /* The destination of a sum. */
 enum goal {
     HERE,
     TO_ALL,
     TO_OWNER,
-    TO_FINISHER, /* it is a part of the sum, which another node finishes */
+    TO_FINISHER, /* it is a part of the sum. Another node finishes it */
 };
 
 static enum goal goal_of(const struct nb_coll_comm *comm, const struct nb_op *op,
@@ -30,8 +32,8 @@ static enum goal goal_of(const struct nb_coll_comm *comm, const struct nb_op *op
     return segment->relay >= 0 ? TO_OWNER : HERE;
 }
 
-/* Return 1 when the head of every contributor's ring is its contribution to `segment`, 0 not yet, < 0 when
- * another message is there. */
+/* Return 1 when the head of every contributor's ring is its contribution to `segment`, 0 when some have not
+ * arrived yet, < 0 when another message is there. */
 static int all_arrived(struct nb_coll_comm *comm, const struct nb_coll_req *win,
                        const struct nb_segment *segment)
 {
@@ -61,8 +63,8 @@ static int all_arrived(struct nb_coll_comm *comm, const struct nb_coll_req *win,
     return 1;
 }
 
-/* Return the bytes of the segment that all nodes take for values. Every node sends at least the real ones: a
- * node without a record sends padding besides, which is dropped. If a node has coded more than another one
+/* Return the bytes of the segment that all nodes take for values. Every node sends at least the real values.
+ * A node without a record sends padding besides, which is dropped. If a node has coded more than another node
  * sent, one of the two has a wrong record, and values are missing. */
 static int64_t common_bytes(struct nb_coll_comm *comm, const struct nb_op *op,
                             const struct nb_segment *segment)
@@ -99,7 +101,7 @@ static int64_t common_bytes(struct nb_coll_comm *comm, const struct nb_op *op,
 
 /* ---- the task ---------------------------------------------------------------------------------------- */
 
-/* Collect the contributions at the heads of the rings, of which the first `bytes` bytes count. 0, or a
+/* Collect the contributions at the heads of the rings. Their first `bytes` bytes count. Return 0, or a
  * negative errno. */
 static int set_sources(struct nb_coll_comm *comm, struct nb_task *t, uint32_t bytes)
 {
@@ -122,7 +124,8 @@ static int set_sources(struct nb_coll_comm *comm, struct nb_task *t, uint32_t by
                              : 0; /* quantized values of a type or reduction that has no quantizer */
 }
 
-/* Compare their check values. 0, or < 0 when one is damaged: the communicator has failed. */
+/* Compare the contributions' check values. Return 0, or < 0 when one is damaged: then the communicator has
+ * failed. */
 static int verify_sources(struct nb_coll_comm *comm, const struct nb_task *t)
 {
     size_t n = 0;
@@ -159,7 +162,8 @@ static void release_heads(struct nb_coll_comm *comm, struct nb_task *t)
     }
 }
 
-/* Return the bit of the area with the task's sum, or 0: an all-reduce's lies where it is delivered. */
+/* Return the bit of the area with the task's sum. Return 0 for an all-reduce, whose sum lies where it is
+ * delivered. */
 static unsigned partial_of(const struct nb_coll_comm *comm, const struct nb_task *t)
 {
     return t->tx && t->op->func != NB_FUNC_ALL_REDUCE
@@ -167,7 +171,7 @@ static unsigned partial_of(const struct nb_coll_comm *comm, const struct nb_task
                : 0;
 }
 
-/* The sum's message is complete: it may be sent. */
+/* The sum's message is complete. Send it. */
 static void send_sum(struct nb_coll_comm *comm, struct nb_task *t)
 {
     uint64_t copies = t->unit ? (uint64_t)comm->nneighbors : 1;
@@ -191,8 +195,8 @@ static int failed(struct nb_coll_comm *comm, const struct nb_task *t, int err, c
                          (unsigned long long)t->segment.off, what, strerror(-err));
 }
 
-/* A step is done: sum; encode or copy, where the sum is sent; decode, where this node takes it as other nodes
- * do. */
+/* A step is done: sum, then encode or copy where the sum is sent, then decode where this node takes it as
+ * other nodes do. Continue. */
 static int reduced(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 {
     switch (t->step) {
@@ -229,15 +233,15 @@ static int reduced(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
     return NB_TASK_OVER;
 }
 
-/* ---- where sums go ----------------------------------------------------------------------------------- */
+/* ---- destinations of sums ---------------------------------------------------------------------------- */
 
-/* True when the peer gets a result at once. Others get it in the order of forwards. */
+/* Return true when the peer gets a result at once. Other peers get it in the order of forwards. */
 static int handed_at_once(const struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_peer *peer)
 {
     return !op->schedule->results_to || op->schedule->results_to(comm, peer);
 }
 
-/* True when all these peers have room for a result now. */
+/* Return true when all these peers have room for a result now. */
 static int result_room(struct nb_coll_comm *comm, const struct nb_op *op)
 {
     if (comm->flow->reduce.results.tail - comm->flow->reduce.results.head ==
@@ -257,8 +261,8 @@ static struct nb_tx *ring_of(struct nb_coll_comm *comm, enum goal goal, const st
                             : &comm->peer[nb_segment_finisher(segment)].tx[NB_CLASS_CONTRIB];
 }
 
-/* True when the window's operation can be decided: all own segments before it have been encoded, as for
- * contributions. */
+/* Return true when the window's operation can be decided: all own segments before it have been encoded, as
+ * for contributions. */
 static int can_decide(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
     const struct nb_schedule_ops *s = win->op->schedule;
@@ -270,7 +274,7 @@ static int can_decide(const struct nb_coll_comm *comm, const struct nb_coll_req 
     return 0;
 }
 
-/* True when the outcome of a sum has a place to go to, and it is its turn. */
+/* Return true when there is room for the sum at its destination, and it is its turn. */
 static int can_pass_on(struct nb_coll_comm *comm, const struct nb_coll_req *win,
                        const struct nb_segment *segment)
 {
@@ -287,7 +291,7 @@ static int can_pass_on(struct nb_coll_comm *comm, const struct nb_coll_req *win,
     return can_decide(comm, win);
 }
 
-/* Plan the message of a sum that goes on. 1, or 0: later. `bytes` of it are values. */
+/* Plan the message of a sum that goes on. `bytes` of it are values. Return 1, or 0 when it has to wait. */
 static int plan_message(struct nb_coll_comm *comm, struct nb_task *t, enum goal goal, uint32_t bytes)
 {
     struct nb_op *op = t->op;
@@ -316,7 +320,7 @@ static int plan_message(struct nb_coll_comm *comm, struct nb_task *t, enum goal 
     return 1;
 }
 
-/* Take the places that plan_message found free. */
+/* Take the room that plan_message found. */
 static void reserve(struct nb_coll_comm *comm, struct nb_task *t)
 {
     if (t->tx) {
@@ -334,9 +338,9 @@ static void reserve(struct nb_coll_comm *comm, struct nb_task *t)
     }
 }
 
-/* ---- one segment --------------------------------------------------------------------------------------- */
+/* ---- one segment ------------------------------------------------------------------------------------- */
 
-/* Where the sum is written. */
+/* Return where the sum is written. */
 static uint8_t *place_of(struct nb_coll_comm *comm, const struct nb_coll_req *win, enum goal goal,
                          const struct nb_segment *segment)
 {
@@ -351,7 +355,7 @@ static uint8_t *place_of(struct nb_coll_comm *comm, const struct nb_coll_req *wi
     return comm->flow->reduce.partial + i * comm->unit;
 }
 
-/* Sum a segment with all its contributions. 1, 0 when it has to wait, or < 0. */
+/* Sum a segment with all its contributions. Return 1, 0 when it has to wait, or < 0. */
 static int reduce(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment)
 {
     const enum goal goal = goal_of(comm, win->op, segment);

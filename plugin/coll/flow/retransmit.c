@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Raw bytes of all-gathers that a receiver asks for again. */
+/* Retransmission: raw bytes of all-gathers that a receiver requests. */
 #include <errno.h>
 #include <string.h>
 
 #include "coll/flow/internal.h"
 #include "nibble/codec.h"
 
-#define RETRIES 3u /* of damaged bytes: more are no accident */
+#define RETRIES 3u /* of damaged bytes: more retries mean that the damage is systematic */
 
 /* ---- requests ---------------------------------------------------------------------------------------- */
 
@@ -100,7 +100,7 @@ static int set_copying(struct nb_coll_comm *comm, struct nb_peer *peer, int ret)
     raw->answering = ret == -EINPROGRESS ? NB_ANSWER_COPYING
                      : ret == -EAGAIN    ? NB_ANSWER_NONE
                                          : NB_ANSWER_COPIED;
-    raw->answer.left = raw->answering != NB_ANSWER_NONE; /* so no relayed message uses it meanwhile */
+    raw->answer.left = raw->answering != NB_ANSWER_NONE; /* meanwhile no relayed message uses it */
     comm->flow->retransmits.copying += (unsigned)(raw->answering == NB_ANSWER_COPYING) - (unsigned)before;
     return 0;
 }
@@ -118,7 +118,7 @@ static int begin_answer(struct nb_coll_comm *comm, struct nb_peer *peer)
                                                peer->flow->raw.answer.buf + NB_CTL_BYTES, data, ask->len));
 }
 
-/* Send the answer: its bytes are in place, and the ring has room. */
+/* Send the answer, whose bytes are in place. The ring has room. */
 static void send_answer(struct nb_coll_comm *comm, struct nb_peer *peer)
 {
     struct nb_peer_raw *raw = &peer->flow->raw;

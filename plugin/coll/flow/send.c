@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sends: walks over the windows for each peer in order, encodes the peer's segments into the engine's
- * buffers, and queues them. An encoded segment no longer needs NCCL's memory. So a window that only
- * contributes is done for NCCL while its bytes are still on their way ("early completion").
+ * Sends. For each peer this node walks over the windows in order, encodes the peer's segments into the
+ * engine's buffers, and queues them. An encoded segment is independent of NCCL's memory. So a window that
+ * only contributes is done for NCCL while its bytes are still on their way ("early completion").
  */
 #include <errno.h>
 #include <string.h>
@@ -10,13 +10,13 @@
 #include "base/log.h"
 #include "coll/flow/internal.h"
 
-#define MEASURE_SELDOM 65536u /* tiles; only the first of a window */
+#define MEASURE_SELDOM 65536u /* in tiles: only the first tile of a window */
 
 /* Choose the tiles of a segment that are measured (struct nb_encode_stats), by the segment's place alone, so
  * that a step is compared with the same values of the step before (state/jump.h). Tiles of an all-reduce are
- * numbered from the start of its window. By number alone one node might own all measured tiles, so there
- * every 17th segment is measured, beginning with the first that this node sends: the second of the window
- * where this node sums the first itself. */
+ * numbered from the start of its window. Chosen by number alone, all measured tiles might belong to one node.
+ * So every 17th segment of an all-reduce is measured, beginning with the first segment that this node sends.
+ * That is the second segment of the window where this node sums the first one itself. */
 static uint32_t measured_tiles(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
                                const struct nb_segment *segment)
 {
@@ -29,9 +29,9 @@ static uint32_t measured_tiles(const struct nb_coll_comm *comm, const struct nb_
     return segment->number % NB_STATS_EVERY == begin ? 1 : MEASURE_SELDOM;
 }
 
-/* ---- contributions to a sum ------------------------------------------------------------------------ */
+/* ---- contributions to a sum -------------------------------------------------------------------------- */
 
-/* A step of a contribution's task is done: encode (in shadow mode into scratch), or copy. */
+/* A step of a contribution's task is done: encode (in shadow mode into scratch), or copy. Continue. */
 static int contributed(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 {
     struct nb_op *op = t->op;
@@ -62,12 +62,12 @@ static int contributed(struct nb_coll_comm *comm, struct nb_task *t, ssize_t res
     return NB_TASK_OVER;
 }
 
-/* Choose the codec of a contribution and hold its residual. 1, or 0: later. */
+/* Choose the codec of a contribution and hold its residual. Return 1, or 0 when that has to wait. */
 static int plan_contribution(struct nb_coll_comm *comm, struct nb_task *t, const uint8_t *src)
 {
     struct nb_op *op = t->op;
     const struct nb_segment *segment = &t->segment;
-    /* A reduce-scatter has a residual for each owner's block, an all-reduce one for all. */
+    /* A reduce-scatter has a residual for each owner's block, an all-reduce one residual for all blocks. */
     uint32_t block = op->func == NB_FUNC_REDUCE_SCATTER ? (uint32_t)segment->owner : 0;
     enum nb_codec codec =
         nb_op_segment_codec(op, segment->sure, segment->most / op->value, NB_HOP_CONTRIBUTION);
@@ -117,7 +117,7 @@ static int send_contribution(struct nb_coll_comm *comm, struct nb_peer *peer, st
     return nb_task_run(comm, t);
 }
 
-/* ---- all-gather: encoded once, for all ------------------------------------------------------------- */
+/* ---- all-gather: encoded once for all receivers ------------------------------------------------------ */
 
 static int send_gather(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
                        const struct nb_segment *segment)
@@ -149,7 +149,7 @@ static int send_gather(struct nb_coll_comm *comm, struct nb_peer *peer, struct n
     return 1;
 }
 
-/* ---- walking --------------------------------------------------------------------------------------- */
+/* ---- walking ----------------------------------------------------------------------------------------- */
 
 static int send_to(struct nb_coll_comm *comm, struct nb_peer *peer)
 {

@@ -9,10 +9,10 @@
 
 #define CONTROL_SLOTS_TX 256u
 #define CONTROL_SLOTS_GRID \
-    (CONTROL_SLOTS_TX + 3 * NB_GRID_MOST) /* relayed messages besides (watch/control.c) */
+    (CONTROL_SLOTS_TX + 3 * NB_GRID_MOST) /* with room for relayed messages (watch/control.c) */
 #define CONTROL_SLOTS_RX 16u
-#define CONTROL_RX_BYTES (NB_CTL_BYTES + NB_CTL_DATA_BYTES + 32u) /* to the next cache line */
-#define POSTED_MAX 16u /* receives posted at once: within what any ncclNet transport allows */
+#define CONTROL_RX_BYTES (NB_CTL_BYTES + NB_CTL_DATA_BYTES + 32u) /* up to the next cache line */
+#define POSTED_MAX 16u /* receives posted at once: within the limit of every ncclNet transport */
 
 static size_t round_up(size_t n, size_t to)
 {
@@ -37,7 +37,7 @@ static size_t kept(const struct nb_coll_comm *comm, size_t buffer_bytes)
     return most && most < buffer_bytes ? most : buffer_bytes;
 }
 
-/* With `mem` (memory of all such rings) its message buffers can be forwarded. */
+/* Create a receive ring. With `mem` (memory of all such rings) its message buffers can be forwarded. */
 static int make_rx(struct nb_coll_comm *comm, struct nb_rx *rx, size_t buffer_bytes, unsigned buffers,
                    uint8_t *mem)
 {
@@ -50,7 +50,7 @@ static int make_rx(struct nb_coll_comm *comm, struct nb_rx *rx, size_t buffer_by
     rx->mem = mem ? mem : wire_alloc(comm, buffer_bytes * buffers);
     if (mem) {
         rx->shared = calloc(buffers, sizeof(*rx->shared));
-        if (!rx->shared) /* else nb_staging_destroy takes the memory for the ring's own */
+        if (!rx->shared) /* otherwise nb_staging_destroy would take the memory for the ring's own */
             rx->mem = NULL;
         for (unsigned i = 0; rx->shared && i < buffers; i++)
             rx->shared[i] = (struct nb_shared){.buf = mem + i * buffer_bytes, .ready = 1};
@@ -94,7 +94,7 @@ static size_t message_buffer_bytes(size_t unit)
 int nb_staging_create(struct nb_coll_comm *comm)
 {
     const struct nb_params *p = comm->ctx->params;
-    /* On a grid, messages of the column are forwarded along the row, too. */
+    /* On a grid this node also forwards messages of the column along the row. */
     size_t peers = (size_t)comm->nneighbors, forwarded = peers + (size_t)comm->grid.rows - 1, left, each;
     uint8_t *at;
     unsigned credits = (unsigned)p->credits;
@@ -104,10 +104,10 @@ int nb_staging_create(struct nb_coll_comm *comm)
     comm->buffer_bytes = message_buffer_bytes(comm->unit);
     if (comm->shadow && !(comm->flow->scratch.mem = wire_alloc(comm, 2 * comm->buffer_bytes)))
         return -ENOMEM;
-    /* Two classes each way with every peer, two pools; counted in full although untouched message buffers cost
-     * nothing. */
+    /* Two classes in each direction with every peer, and two pools. All message buffers count, although
+     * untouched ones cost no memory. */
     each = (peers * 4 + 2) * comm->buffer_bytes;
-    do { /* another communicator may take some between the check and the grasp */
+    do { /* another communicator may take memory after the check */
         left = nb_budget_left(comm->ctx->budgets, NB_BUDGET_STAGING);
         if (left < each)
             return -ENOMEM;
@@ -168,7 +168,7 @@ void nb_staging_destroy(struct nb_coll_comm *comm)
         for (int c = 0; c < NB_CLASS_COUNT; c++) {
             struct nb_tx *tx = &comm->neighbors[i]->tx[c];
             struct nb_rx *rx = &comm->neighbors[i]->rx[c];
-            if (!rx->shared) /* else in `arrivals` */
+            if (!rx->shared) /* otherwise it lies in `arrivals` */
                 wire_free(comm, rx->mem, rx->buffer_bytes * rx->buffers);
             wire_free(comm, tx->mem, tx->buffer_bytes * tx->buffers);
             free(rx->req);
@@ -189,7 +189,7 @@ void nb_staging_destroy(struct nb_coll_comm *comm)
     nb_budget_give(comm->ctx->budgets, NB_BUDGET_STAGING, comm->staging_bytes);
 }
 
-/* ---- registration with the transport ------------------------------------------------------------------ */
+/* ---- registration with the transport ----------------------------------------------------------------- */
 
 int nb_staging_register(struct nb_coll_comm *comm)
 {
@@ -225,7 +225,7 @@ void nb_staging_unregister(struct nb_coll_comm *comm)
 {
     const struct nb_net_ops *net = comm->net;
 
-    /* Receives are posted for as long as a connection lives, and peers may still send heartbeats. */
+    /* Receives stay posted while a connection lives, and peers may still send heartbeats. */
     for (int i = 0; net->leave && i < comm->nneighbors; i++)
         for (int c = 0; c < NB_CLASS_COUNT; c++)
             if (comm->neighbors[i]->rx[c].conn)

@@ -44,8 +44,7 @@ void nb_task_drop(struct nb_coll_comm *comm, struct nb_task *t)
     give_back(comm, t);
 }
 
-/* ---- message buffers of messages
- * ------------------------------------------------------------------------------- */
+/* ---- message buffers of messages --------------------------------------------------------------------- */
 
 void nb_task_hold_head(struct nb_task *t, struct nb_peer *peer, struct nb_rx *rx)
 {
@@ -56,7 +55,7 @@ void nb_task_hold_head(struct nb_task *t, struct nb_peer *peer, struct nb_rx *rx
     nb_rx_take(rx);
 }
 
-/* ---- residuals ---------------------------------------------------------------------------------- */
+/* ---- residuals --------------------------------------------------------------------------------------- */
 
 int nb_task_hold_error(struct nb_task *t, uint32_t block)
 {
@@ -90,8 +89,8 @@ static unsigned format_of(const struct nb_task *t, const struct nb_codec_row *co
     return codec->format == NB_FORMAT_PATTERNS ? (unsigned)t->width : (unsigned)t->dtype;
 }
 
-/* Encode values with `code` into the body, behind a header of `header` bytes, against `ref` if there is
- * one. */
+/* Encode values with `code` into the body, behind a header of `header` bytes, against `ref` unless that is
+ * NULL. */
 static ssize_t encode(struct nb_coll_comm *comm, struct nb_task *t, unsigned code, const uint8_t *ref,
                       size_t header)
 {
@@ -132,7 +131,7 @@ static ssize_t submit(struct nb_coll_comm *comm, struct nb_task *t)
     struct nb_device *dev = comm->device;
     size_t n = t->bytes / t->value;
 
-    if (t->bytes == 0) /* a segment that is all padding */
+    if (t->bytes == 0) /* the whole segment is padding */
         return 0;
     switch (t->step) {
     case NB_STEP_SUM:
@@ -166,7 +165,7 @@ static ssize_t submit(struct nb_coll_comm *comm, struct nb_task *t)
     }
 }
 
-/* Return the bytes that the step has worked on. A question's bytes count with the step that it is for. */
+/* Return the bytes that the step has worked on. The bytes of a PICK count with the step that it prepares. */
 static uint64_t worked_bytes(const struct nb_task *t)
 {
     switch (t->step) {
@@ -195,7 +194,7 @@ int nb_task_ask(struct nb_coll_comm *comm, struct nb_task *t)
     return t->result != -EAGAIN;
 }
 
-/* The step is done: continue. 1 when the task has ended, 0 when it has to wait, or < 0. */
+/* The step is done. Continue. Return 1 when the task has ended, 0 when it has to wait, or < 0. */
 static int advance(struct nb_coll_comm *comm, struct nb_task *t)
 {
     int ret;
@@ -211,7 +210,7 @@ static int advance(struct nb_coll_comm *comm, struct nb_task *t)
     return 0;
 }
 
-/* The task has ended: give back its areas before the window learns of it. */
+/* End the task. Give back its areas before the window counts its end. */
 static void over(struct nb_coll_comm *comm, struct nb_task *t)
 {
     struct nb_coll_req *win = t->win;
@@ -232,7 +231,7 @@ int nb_task_run(struct nb_coll_comm *comm, struct nb_task *t)
         over(comm, t);
         return 1;
     }
-    /* Also after a failure: its memory is the communicator's. */
+    /* Link the task also after a failure: its memory belongs to the communicator. */
     t->link = comm->flow->tasks.run;
     comm->flow->tasks.run = t;
     return ret < 0 ? ret : 1;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows: dequeuing, cursors over them, their account, and whom the oldest one waits for. */
+/* Windows: dequeue them, walk over them with cursors, keep their accounts, and find the peers that the oldest
+ * one waits for. */
 #include <stdio.h>
 #include <string.h>
 
@@ -39,7 +40,7 @@ uint64_t nb_cursor_place(const struct nb_cursor *c, const struct nb_coll_req *wi
 
 /* ---- whether the processor is the limit -------------------------------------------------------------- */
 
-/* The processor is the limit when it works for this share of this much time. */
+/* The processor is the limit when it works for this share of the time, measured over this much time. */
 #define PACE_SHARE 0.75
 #define PACE_AFTER_NS (2 * NB_NS_PER_S)
 
@@ -90,8 +91,8 @@ static void finish(struct nb_coll_comm *comm, struct nb_coll_req *win)
     nb_pace_moved(comm);
     if (win->rx_left || win->tx_left || win->tasks_in_flight || nb_device_failed(comm))
         return;
-    /* Before NCCL learns of it: it may use a window that is done at once, but never while an older one is
-     * open. */
+    /* Pass windows before NCCL learns of their end. NCCL may use a done window again at once, but only while
+     * no older window is open. */
     while (comm->oldest < comm->begun) {
         const struct nb_coll_req *first = nb_window(comm, comm->oldest);
         if (first->rx_left || first->tx_left || first->tasks_in_flight)
@@ -129,7 +130,7 @@ void nb_window_task_done(struct nb_coll_comm *comm, struct nb_coll_req *win, uin
 
 /* ---- dequeuing --------------------------------------------------------------------------------------- */
 
-/* Return 1 when the next window is ready to begin: its operation has begun, and the task that looks at values
+/* Return 1 when the next window is ready to begin: its operation has begun, and the task that samples values
  * (operation.c) has ended. */
 static int take_up(struct nb_coll_comm *comm, struct nb_coll_req *win)
 {
@@ -140,7 +141,7 @@ static int take_up(struct nb_coll_comm *comm, struct nb_coll_req *win)
             (!win->op->begun && !nb_tasks_to_be_had(&comm->flow->tasks)))
             return 0;
         comm->flow->taken_up = true;
-        win->tx_left = comm->nneighbors + 1; /* so that it is not done when that task ends */
+        win->tx_left = comm->nneighbors + 1; /* keeps the window open when that task ends */
         if (!win->op->begun)
             nb_op_begin(comm, win);
     }
@@ -175,9 +176,9 @@ bool nb_windows_dequeue(struct nb_coll_comm *comm)
     return moved;
 }
 
-/* ---- whom the oldest window waits for ---------------------------------------------------------------- */
+/* ---- peers that the oldest window waits for ---------------------------------------------------------- */
 
-/* The oldest open window needs `peer`'s values for a sum, and they have not arrived. */
+/* Return true when the oldest open window needs `peer`'s values for a sum, and they have not arrived. */
 static bool misses_values(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
                           const struct nb_peer *peer)
 {
@@ -190,7 +191,7 @@ static bool misses_values(const struct nb_coll_comm *comm, const struct nb_coll_
            s->contributes(comm, &segment, peer->rank);
 }
 
-/* It needs a result of the peer. */
+/* Return true when the window needs a result of the peer. */
 static bool misses_result(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
                           const struct nb_peer *peer)
 {
