@@ -45,9 +45,10 @@ struct nb_emulate_config {
     size_t buffer_bytes; /* NCCL_BUFFSIZE, of a channel; 0: 4 MiB. At least 32 KiB, a multiple of 4 KiB */
     size_t chunk_bytes; /* of a channel in one step, a multiple of 512, at most buffer_bytes / 8; 0: NCCL's */
     /* Settings as in the environment of a job (docs/parameters.md): "NIBBLE_RS=int8" ..., ended by NULL.
-     * NULL: defaults. The process's own environment has no influence. Codecs run on the calling thread, so
-     * NIBBLE_DEVICE, NIBBLE_HOST_THREADS and NIBBLE_NET have no effect. Links have an unknown rate: with
-     * NIBBLE_RS=auto and NIBBLE_AR=auto sums are coded unless NIBBLE_LINK_MBPS says otherwise. */
+     * NULL: defaults. Any other text is an error. The process's own environment has no influence. Codecs run
+     * on the calling thread, so NIBBLE_DEVICE, NIBBLE_HOST_THREADS and NIBBLE_NET have no effect. Links have
+     * an unknown rate: with NIBBLE_RS=auto and NIBBLE_AR=auto sums are coded unless NIBBLE_LINK_MBPS says
+     * otherwise. */
     const char *const *settings;
 };
 
@@ -55,6 +56,9 @@ struct nb_emulate_config {
  * Return -EINVAL for a bad field of `config`, else the error of the plugin's connect. The function copies the
  * texts of `config`. */
 int nb_emulate_open(const struct nb_emulate_config *config, struct nb_emulation **emulation);
+/* Return the lines that the calling thread's last nb_emulate_open wrote to stderr if it failed, else "". They
+ * are valid until the thread calls it again. */
+const char *nb_emulate_reason(void);
 /* Disconnect the nodes and free the emulation. NULL is allowed. */
 void nb_emulate_close(struct nb_emulation *emulation);
 

@@ -10,7 +10,10 @@
  *
  * These must be global all the same, for the reasons given:
  *   base/log.c               NCCL gives a process one logging function; and the label of the node that this
- *                            thread works for (thread-local), so that lines need no context
+ *                            thread works for and where its warnings are kept (thread-local), so that lines
+ *                            need no context
+ *   emulate/emulate.c        why this thread's last emulation did not open (thread-local): there is no object
+ *                            to ask
  *   base/params.c            the defaults of the settings, made once from their table
  *   codec/dispatch.c         which codec variants this CPU can run; all give the same bytes
  *   device/cuda/driver.c     the driver's functions, found by dlopen (tests put theirs there); a process has

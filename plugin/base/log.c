@@ -12,6 +12,8 @@
 
 static _Atomic(ncclDebugLogger_t) nb_logger;
 static _Thread_local const char *nb_label;
+static _Thread_local char *nb_kept;
+static _Thread_local size_t nb_kept_cap;
 
 void nb_log_set(ncclDebugLogger_t logger)
 {
@@ -24,6 +26,19 @@ const char *nb_log_label(const char *label)
 
     nb_label = label;
     return before;
+}
+
+void nb_log_keep(char *text, size_t cap)
+{
+    nb_kept = text;
+    nb_kept_cap = cap;
+}
+
+static void keep(const char *text)
+{
+    const size_t at = strlen(nb_kept);
+
+    snprintf(nb_kept + at, nb_kept_cap - at, "%s%s", at ? "\n" : "", text);
 }
 
 /* Return whether NCCL's function shows warnings. Its configuration files may enable them, too. An alert then
@@ -54,6 +69,8 @@ __attribute__((format(printf, 6, 0))) static void put(bool alert, ncclDebugLogLe
         return;
     if (at + (size_t)n >= sizeof(text))
         memcpy(text + sizeof(text) - 4, "...", 4);
+    if (nb_kept && level == NCCL_LOG_WARN)
+        keep(text + at);
     if (logger)
         logger(level, flags, file, line, "NET/nibble : %s", text);
     if (!logger || (alert && !warnings_are_shown()))

@@ -20,6 +20,10 @@ void nb_log_set(ncclDebugLogger_t logger);
  * the same. */
 const char *nb_log_label(const char *label);
 
+/* Append the calling thread's warnings, one a line, also to `text` of `cap` bytes, from its end on, until the
+ * next call. The label is left out. NULL: stop. */
+void nb_log_keep(char *text, size_t cap);
+
 void nb_log(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 

@@ -2,6 +2,7 @@
 /* Settings. base/params.def describes each setting, and everything here follows from its descriptions. */
 #include "base/params.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <locale.h>
 #include <pthread.h>
@@ -216,7 +217,8 @@ static void nb_free_strings(struct nb_params *params)
     *params = *defaults;
 }
 
-/* Return the edit distance between the first n characters of `a` and the whole of `b`. Names are short. */
+/* Return the edit distance between the first n characters of `a`, in capitals, and the whole of `b`. Names
+ * are short. */
 static unsigned nb_distance(const char *a, size_t n, const char *b)
 {
     unsigned row[64];
@@ -229,7 +231,7 @@ static unsigned nb_distance(const char *a, size_t n, const char *b)
         unsigned diagonal = row[0];
         row[0] = (unsigned)i;
         for (size_t j = 1; j <= m; j++) {
-            unsigned best = diagonal + (a[i - 1] != b[j - 1]);
+            unsigned best = diagonal + (toupper((unsigned char)a[i - 1]) != b[j - 1]);
             if (row[j] + 1 < best)
                 best = row[j] + 1;
             if (row[j - 1] + 1 < best)
@@ -294,24 +296,31 @@ static bool nb_tell_removed(const char *entry)
     return false;
 }
 
-/* Reject unknown names that start like ours, so that a misspelt setting is reported. */
-static int nb_reject_unknown(const char *const *list, char *fault, size_t cap)
+/* Reject unknown names that start like ours, so that a misspelt setting is reported. In a list that is
+ * `ours`, reject any other name, too. */
+static int nb_reject_unknown(const char *const *list, bool ours, char *fault, size_t cap)
 {
     int rc = 0;
     for (const char *const *e = list; e && *e; e++) {
-        if (strncmp(*e, NB_PREFIX, strlen(NB_PREFIX)) != 0)
+        const bool prefixed = strncmp(*e, NB_PREFIX, strlen(NB_PREFIX)) == 0;
+        if (!ours && !prefixed)
             continue;
         const size_t n = strcspn(*e, "=");
-        bool known;
-        const char *closest = nb_nearest(*e, n, &known);
-        if (known || nb_tell_removed(*e))
+        char text[NB_VALUE_TEXT];
+        bool known = false;
+        const char *closest = prefixed ? nb_nearest(*e, n, &known) : NULL;
+        if ((known && ((*e)[n] || !ours)) || nb_tell_removed(*e))
             continue;
-        if (!closest) {
+        if (!closest && !ours) {
             NB_WARN("%.*s is not a setting of nibble and is ignored", (int)n, *e);
             continue;
         }
-        char text[NB_VALUE_TEXT];
-        snprintf(text, sizeof(text), "unknown setting %.*s (did you mean %s?)", (int)n, *e, closest);
+        if (known)
+            snprintf(text, sizeof(text), "setting %.*s has no value", (int)n, *e);
+        else if (closest)
+            snprintf(text, sizeof(text), "unknown setting %.*s (did you mean %s?)", (int)n, *e, closest);
+        else
+            snprintf(text, sizeof(text), "unknown setting %.*s", (int)n, *e);
         NB_ALERT("%s", text);
         nb_note_fault(fault, cap, text);
         rc = -EINVAL;
@@ -332,10 +341,10 @@ static const char *nb_look_up(const char *const *list, const char *name)
 
 /* Read all settings. Bad values stay at their defaults. Return 0, or the error of the first, which
  * params->bad_setting describes. */
-static int nb_load(const char *const *list, struct nb_params *params)
+static int nb_load(const char *const *list, bool ours, struct nb_params *params)
 {
     *params = *nb_get_defaults();
-    int rc = nb_reject_unknown(list, params->bad_setting, sizeof(params->bad_setting));
+    int rc = nb_reject_unknown(list, ours, params->bad_setting, sizeof(params->bad_setting));
     for (size_t i = 0; i < NB_NDESCS; i++) {
         const struct nb_param_desc *d = &nb_descs[i];
         const char *text = nb_look_up(list, d->name);
@@ -362,13 +371,13 @@ static int nb_load(const char *const *list, struct nb_params *params)
     return rc;
 }
 
-int nb_params_read_list(const char *const *list, const struct nb_params **params)
+static int nb_read(const char *const *list, bool ours, const struct nb_params **params)
 {
     struct nb_params *made = malloc(sizeof(*made));
 
     if (!made)
         return -ENOMEM;
-    int rc = nb_load(list, made);
+    int rc = nb_load(list, ours, made);
     if (rc) {
         nb_params_free(made);
         return rc;
@@ -377,10 +386,15 @@ int nb_params_read_list(const char *const *list, const struct nb_params **params
     return 0;
 }
 
+int nb_params_read_list(const char *const *list, const struct nb_params **params)
+{
+    return nb_read(list, true, params);
+}
+
 int nb_params_read(const struct nb_params **params)
 {
     extern char **environ;
-    return nb_params_read_list((const char *const *)environ, params);
+    return nb_read((const char *const *)environ, false, params);
 }
 
 int nb_params_read_anyway(struct nb_params **params)
@@ -390,7 +404,7 @@ int nb_params_read_anyway(struct nb_params **params)
 
     if (!made)
         return -ENOMEM;
-    int rc = nb_load((const char *const *)environ, made);
+    int rc = nb_load((const char *const *)environ, false, made);
     if (rc && rc != -EINVAL) {
         nb_params_free(made);
         return rc;

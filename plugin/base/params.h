@@ -44,7 +44,8 @@ int nb_params_read(const struct nb_params **params);
 int nb_params_read_anyway(struct nb_params **params);
 /* Leave a setting at its default because of `why`, and note that as above. */
 void nb_params_give_up(struct nb_params *params, const char *name, const char *why);
-/* Read a list "NAME=value" ..., ended by NULL, instead of the environment, otherwise as nb_params_read. */
+/* Read a list "NAME=value" ..., ended by NULL, instead of the environment, otherwise as nb_params_read. The
+ * caller means every entry for nibble, so any other name and an entry without "=" are bad values. */
 int nb_params_read_list(const char *const *list, const struct nb_params **params);
 /* NULL is allowed. */
 void nb_params_free(const struct nb_params *params);

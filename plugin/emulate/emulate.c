@@ -26,6 +26,8 @@
 #define COMM_ID UINT64_C(0x6e6962626c65) /* NCCL's number of the communicator; not 0, which means unknown */
 #define SETTLED 4                        /* rounds of a millisecond without progress */
 #define LONGEST_NS (3600 * (int64_t)NB_NS_PER_S) /* of virtual time, longer than any wait */
+#define STRING_OF(x) #x
+#define STRING(x) STRING_OF(x)
 #define MOST_GROUPS ((NB_EMULATE_CHANNELS + NB_NCCL_GROUP - 1) / NB_NCCL_GROUP)
 
 _Static_assert((int)NB_EMULATE_REDUCE_SCATTER == NB_FUNC_REDUCE_SCATTER &&
@@ -66,6 +68,8 @@ struct nb_emulation {
     int err;     /* the first error */
     struct node node[];
 };
+
+static _Thread_local char reason[4096]; /* why the thread's last nb_emulate_open failed */
 
 /* ---- time and progress --------------------------------------------------------------------------------- */
 
@@ -254,23 +258,32 @@ static int register_region(struct nb_emulation *e, struct node *n)
     return 0;
 }
 
-static bool fits(const struct nb_emulate_config *c)
+/* Return which field is out of its range, and the range, or NULL. */
+static const char *misfit(const struct nb_emulate_config *c)
 {
     const size_t buffer = c->buffer_bytes ? c->buffer_bytes : (size_t)4 << 20;
 
-    return c->size >= sizeof(*c) && c->nodes >= 2 && c->nodes <= NB_EMULATE_NODES && c->channels >= 0 &&
-           c->channels <= NB_EMULATE_CHANNELS && buffer >= 32768 && buffer % 4096 == 0 &&
-           buffer <= (size_t)1 << 30 && c->chunk_bytes % 512 == 0 && c->chunk_bytes <= buffer / NB_NCCL_STEPS;
+    if (c->size < sizeof(*c))
+        return "size: the caller was compiled for another version of struct nb_emulate_config";
+    if (c->nodes < 2 || c->nodes > NB_EMULATE_NODES)
+        return "nodes must be from 2 to " STRING(NB_EMULATE_NODES);
+    if (c->channels < 0 || c->channels > NB_EMULATE_CHANNELS)
+        return "channels must be from 0 to " STRING(NB_EMULATE_CHANNELS);
+    if (buffer < 32768 || buffer % 4096 != 0 || buffer > (size_t)1 << 30)
+        return "buffer_bytes must be a multiple of 4096 from 32768 to 1073741824";
+    if (c->chunk_bytes % 512 != 0 || c->chunk_bytes > buffer / NB_NCCL_STEPS)
+        return "chunk_bytes must be a multiple of 512, and at most an eighth of buffer_bytes";
+    return NULL;
 }
 
-int nb_emulate_open(const struct nb_emulate_config *config, struct nb_emulation **out)
+static int open_all(const struct nb_emulate_config *config, struct nb_emulation **out)
 {
     struct nb_emulation *e;
     const char **settings;
     int err = 0;
 
-    if (!config || !out || !fits(config)) {
-        NB_WARN("emulation: nodes, channels, buffer or chunk are out of their range");
+    if (!config || !out || misfit(config)) {
+        NB_WARN("emulation: %s", !config || !out ? "no configuration" : misfit(config));
         return -EINVAL;
     }
     e = calloc(1, sizeof(*e) + (size_t)config->nodes * sizeof(e->node[0]));
@@ -299,6 +312,24 @@ int nb_emulate_open(const struct nb_emulate_config *config, struct nb_emulation 
     }
     *out = e;
     return 0;
+}
+
+int nb_emulate_open(const struct nb_emulate_config *config, struct nb_emulation **out)
+{
+    int err;
+
+    reason[0] = '\0';
+    nb_log_keep(reason, sizeof(reason));
+    err = open_all(config, out);
+    nb_log_keep(NULL, 0);
+    if (!err)
+        reason[0] = '\0';
+    return err;
+}
+
+const char *nb_emulate_reason(void)
+{
+    return reason;
 }
 
 static void disconnect(struct nb_emulation *e)

@@ -67,6 +67,7 @@ for _name, _result, _arguments in (
         ("nb_emulate_all_gather", _int, (_p, _int, _size, _arrays, _arrays)),
         ("nb_emulate_figures", _int, (_p, _int, _int, ctypes.POINTER(FiguresStruct))),
         ("nb_emulate_residual", _int, (_p, _int, _int, ctypes.c_int64, ctypes.c_uint, _size, _p, _p, _p)),
+        ("nb_emulate_reason", ctypes.c_char_p, ()),
         ("nb_emulate_version", ctypes.c_char_p, ())):
     _function = getattr(_lib, _name)
     _function.restype = _result
@@ -82,6 +83,16 @@ def call(name, *arguments):
             raise ValueError(f"{name}: an argument is out of its range")
         raise Error(code, f"{name}: {os.strerror(code)}")
     return result
+
+
+def open_emulation(config):
+    """Return the handle of a new emulation. An exception has the lines that say why there is none."""
+    handle = ctypes.c_void_p()
+    result = _lib.nb_emulate_open(ctypes.byref(config), ctypes.byref(handle))
+    if result < 0:
+        why = _lib.nb_emulate_reason().decode(errors="replace") or os.strerror(-result)
+        raise ValueError(why) if result == -errno.EINVAL else Error(-result, why)
+    return handle
 
 
 def get(name):

@@ -43,7 +43,8 @@ def _settings(settings):
 class Cluster:
     """N connected nodes. An operation takes a list with an array of each node, and returns such a list: NumPy arrays or CPU tensors.
 
-    settings: as in the environment of a job, {"NIBBLE_RS": "int8"} or ["NIBBLE_RS=int8"]; the prefix may be left out.
+    settings: as in the environment of a job, {"NIBBLE_RS": "int8"} or ["NIBBLE_RS=int8"]; the prefix may be left out. An unknown
+    name, or a bad value, is a ValueError that names it and what is allowed.
     channels, buffer_bytes, chunk_bytes: how NCCL cuts operations; see docs/own-model.md.
     Use it from one thread at a time. close(), or a with statement, frees it.
     """
@@ -52,10 +53,8 @@ class Cluster:
         texts = _settings(settings)
         array = (ctypes.c_char_p * (len(texts) + 1))(*texts, None)
         config = _library.Config(ctypes.sizeof(_library.Config), nodes, channels, buffer_bytes, chunk_bytes, array)
-        handle = ctypes.c_void_p()
         self._handle = None
-        _library.call("nb_emulate_open", ctypes.byref(config), ctypes.byref(handle))
-        self._handle, self.nodes = handle, nodes
+        self._handle, self.nodes = _library.open_emulation(config), nodes
 
     def close(self):
         if self._handle:

@@ -302,11 +302,12 @@ END_TEST
 
 START_TEST(a_list_in_place_of_the_environment)
 {
-    static const char *const good[] = {"NIBBLE_CREDITS=7", "OTHER=1", "NIBBLE_FAULT=alloc",
-                                       "NIBBLE_RS=", NULL};
+    static const char *const good[] = {"NIBBLE_CREDITS=7", "NIBBLE_FAULT=alloc", "NIBBLE_RS=", NULL};
     static const char *const none[] = {NULL};
     static const char *const bad[] = {"NIBBLE_CREDITS=7", "NIBBLE_RS=int5", NULL};
     static const char *const unknown[] = {"NIBBLE_CREDIT=7", NULL};
+    static const char *const none_of_ours[] = {"NIBBLE_TRAIN_SERVICE_HOST=7", "PATH=/bin", "NIBBLE_CREDITS",
+                                               "NIBBLE_credits=7", NULL};
     const struct nb_params *p = NULL;
 
     setenv("NIBBLE_CREDITS", "5", 1);
@@ -324,6 +325,12 @@ START_TEST(a_list_in_place_of_the_environment)
     ck_assert(capture_has("bad setting NIBBLE_RS=int5"));
     ck_assert_int_eq(nb_params_read_list(unknown, &p), -EINVAL);
     ck_assert(capture_has("did you mean NIBBLE_CREDITS?"));
+    capture_reset();
+    ck_assert_int_eq(nb_params_read_list(none_of_ours, &p), -EINVAL);
+    ck_assert(capture_has("unknown setting NIBBLE_TRAIN_SERVICE_HOST"));
+    ck_assert(capture_has("unknown setting PATH"));
+    ck_assert(capture_has("setting NIBBLE_CREDITS has no value"));
+    ck_assert(capture_has("unknown setting NIBBLE_credits (did you mean NIBBLE_CREDITS?)"));
 }
 END_TEST
 

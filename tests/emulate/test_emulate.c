@@ -430,8 +430,11 @@ static int refused(void)
     config.chunk_bytes = 0;
     config.settings = bad;
     HX_CHECK(nb_emulate_open(&config, &e) == -EINVAL && !e, "a bad setting");
+    HX_CHECK(strstr(nb_emulate_reason(), "NIBBLE_RS") && strstr(nb_emulate_reason(), "int3"),
+             "the reason is \"%s\"", nb_emulate_reason());
     config.settings = NULL;
     HX_CHECK(nb_emulate_open(&config, &e) == 0, "nb_emulate_open");
+    HX_CHECK(!*nb_emulate_reason(), "a reason after success: %s", nb_emulate_reason());
     HX_CHECK(nb_emulate_all_reduce(e, NB_DTYPE_COUNT, 100, in, out, 0) == -EINVAL, "no such type");
     HX_CHECK(nb_emulate_all_reduce(e, NB_F32, 0, in, out, 0) == -EINVAL, "no values");
     HX_CHECK(nb_emulate_all_reduce(e, NB_F32, 100, in, out, -2) == -EINVAL, "no such buffer");

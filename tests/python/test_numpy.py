@@ -128,9 +128,28 @@ class Nodes(unittest.TestCase):
         with self.assertRaises(ValueError):
             cluster.all_reduce([normal(10)] * 2)
         with self.assertRaises(ValueError):
-            nc.Cluster(1)
-        with self.assertRaises(ValueError):
-            nc.Cluster(2, {"RS": "int3"})
+            cluster.all_gather([normal(10)] * 2)
+
+    def test_mistakes_of_settings(self):
+        """The exception says what the library writes: the setting, its value and what is allowed. None is ignored."""
+        for settings, words in (({"RS": "int5"}, ("NIBBLE_RS", "int5", "raw, int4, int8 or auto")),
+                                (["NIBBLE_WARMUP_STEPS=many"], ("NIBBLE_WARMUP_STEPS", "many", "integer from 0")),
+                                ({"GRAD": "all,reduce_scatter:bfloat61:8"}, ("NIBBLE_GRAD", "bfloat61", "bfloat16 or")),
+                                ({"warmup_steps": 0}, ("NIBBLE_warmup_steps", "NIBBLE_WARMUP_STEPS?")),
+                                ({"Nibble_RS": "raw"}, ("unknown setting NIBBLE_Nibble_RS",)),
+                                ({"LEARNING_RATE": 1}, ("unknown setting NIBBLE_LEARNING_RATE",)),
+                                (["WARMUP_STEPS"], ("NIBBLE_WARMUP_STEPS has no value",)),
+                                ({"RS": "int5", "SPEED": 9}, ("NIBBLE_RS", "int5", "NIBBLE_SPEED"))):
+            with self.assertRaises(ValueError) as caught:
+                nc.Cluster(2, settings)
+            for word in words:
+                self.assertIn(word, str(caught.exception))
+        for arguments, word in (({"nodes": 1}, "nodes"), ({"nodes": 2, "channels": -1}, "channels"),
+                                ({"nodes": 2, "buffer_bytes": 5}, "buffer_bytes"),
+                                ({"nodes": 2, "chunk_bytes": 5}, "chunk_bytes")):
+            with self.assertRaisesRegex(ValueError, word + " must be"):
+                nc.Cluster(**arguments)
+        nc.Cluster(2, {"RS": "raw"}).close()  # works after all that
 
 
 class Report(unittest.TestCase):
