@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See hosts.h. Every node's stdin is a pipe whose other end only this process has. --tied makes the node end
- * when the pipe closes, and ssh passes that on. All nodes therefore end, however this process ends.
+ * See hosts.h. Every node's stdin is a pipe whose other end only this process has. A /bin/sh on the host reads
+ * the node's command from it, so the user's shell there sees only "exec /bin/sh". --tied makes the node end
+ * when the pipe closes, and ssh passes that on. All nodes therefore end, however this process ends. A tied node
+ * writes MARK as its last line on stderr. An exit status counts only behind that line: a host's shell can end
+ * with 0 without having started anything.
  */
 #include "hosts.h"
 
@@ -20,6 +23,8 @@
 
 #include "base/clock.h"
 
+#define SHELL_LINE "exec /bin/sh"
+#define MARK "nibble: this node has ended with status "
 #define EXIT_PROBLEM 2
 #define EXIT_WRONG 3
 #define GRACE 3.0  /* seconds from closed pipes to SIGTERM, and on to SIGKILL */
@@ -29,6 +34,7 @@ struct node {
     char *host;
     pid_t pid;      /* 0: has ended */
     int in, out;    /* to its stdin, and from its stderr (and stdout, except node 0's). -1: closed */
+    bool marked;    /* MARK has come */
     char line[512]; /* bytes of an incomplete line */
     size_t len;
 };
@@ -112,7 +118,7 @@ static bool passed(const char *variable)
     return false;
 }
 
-static char *inner_line(const struct run *r, const struct place *p, int rank, const char *self,
+static char *command_of(const struct run *r, const struct place *p, int rank, const char *self,
                         const char *folder)
 {
     char *text = NULL;
@@ -138,31 +144,13 @@ static char *inner_line(const struct run *r, const struct place *p, int rank, co
     fprintf(f, " --tied --rank %d --nodes %d --port %d --key %llu --root ", rank, r->n, p->port,
             (unsigned long long)p->key);
     quote(f, p->root);
+    fputc('\n', f);
     return fclose(f) ? NULL : text;
-}
-
-/* sh does the work, whatever the user's shell on that host. */
-static char *host_line(const struct run *r, const struct place *p, int rank, const char *self,
-                       const char *folder)
-{
-    char *inner = inner_line(r, p, rank, self, folder), *text = NULL;
-    size_t len;
-    FILE *f = inner ? open_memstream(&text, &len) : NULL;
-
-    if (f) {
-        fputs("exec /bin/sh -c ", f);
-        quote(f, inner);
-        if (fclose(f))
-            text = NULL;
-    }
-    free(inner);
-    return text;
 }
 
 /* ---- Processes ---- */
 
-static void become(const struct node *node, const char *rsh, char *line, const int in[2], const int out[2],
-                   bool first)
+static void become(const struct node *node, const char *rsh, const int in[2], const int out[2], bool first)
 {
     char *words = strdup(rsh), *rest, *argv[64];
     int n = 0;
@@ -170,35 +158,51 @@ static void become(const struct node *node, const char *rsh, char *line, const i
     for (char *w = words ? strtok_r(words, " ", &rest) : NULL; w && n < 60; w = strtok_r(NULL, " ", &rest))
         argv[n++] = w;
     argv[n] = node->host;
-    argv[n + 1] = line;
+    argv[n + 1] = (char *)SHELL_LINE;
     argv[n + 2] = NULL;
     /* A process group of its own, so that signals also reach the processes that the command starts. */
     setpgid(0, 0);
+    signal(SIGPIPE, SIG_DFL);
     if (dup2(in[0], 0) >= 0 && dup2(out[1], 2) >= 0 && (first || dup2(out[1], 1) >= 0))
         execvp(argv[0], argv);
     fprintf(stderr, "%s: %s\n", argv[0], strerror(errno));
     _exit(127);
 }
 
-static int start(struct run *r, int rank, char *line)
+/* Write the command into the pipe without waiting for the host. Return 0 or a negative errno. */
+static int hand_over(int fd, const char *command)
+{
+    const size_t len = strlen(command);
+
+    if (len > 65536)
+        fcntl(fd, F_SETPIPE_SZ, (int)len);
+    if (fcntl(fd, F_SETFL, O_NONBLOCK))
+        return -errno;
+    const ssize_t n = write(fd, command, len);
+    if (n < 0 && errno != EPIPE) /* EPIPE: it has ended, which reap() sees */
+        return -errno;
+    return n < 0 || (size_t)n == len ? 0 : -E2BIG;
+}
+
+static int start(struct run *r, int rank, const char *command)
 {
     struct node *node = &r->node[rank];
-    int in[2] = {-1, -1}, out[2] = {-1, -1};
+    int in[2] = {-1, -1}, out[2] = {-1, -1}, err;
 
     if (!pipe2(in, O_CLOEXEC) && !pipe2(out, O_CLOEXEC))
         node->pid = fork();
     else
         node->pid = -1;
     if (node->pid == 0)
-        become(node, r->hosts->rsh, line, in, out, rank == 0);
+        become(node, r->hosts->rsh, in, out, rank == 0);
+    err = node->pid > 0 ? hand_over(in[1], command) : -errno;
     close(in[0]);
     close(out[1]);
     node->in = in[1];
     node->out = out[0];
-    if (node->pid > 0)
-        return 0;
-    node->pid = 0;
-    return -errno;
+    if (node->pid < 0)
+        node->pid = 0;
+    return err;
 }
 
 static void close_fd(int *fd)
@@ -221,6 +225,14 @@ static void next_stage(struct run *r)
 
 static void show(struct node *node, const char *text, size_t len)
 {
+    const char *mark = memmem(text, len, MARK, strlen(MARK));
+
+    if (mark) {
+        node->marked = true;
+        len = (size_t)(mark - text);
+        if (len == 0)
+            return;
+    }
     fprintf(stderr, "%s: %.*s\n", node->host, (int)len, text);
 }
 
@@ -234,6 +246,7 @@ static void hear(struct node *node)
             return;
         if (node->len)
             show(node, node->line, node->len);
+        node->len = 0;
         close_fd(&node->out);
         return;
     }
@@ -246,11 +259,23 @@ static void hear(struct node *node)
     }
 }
 
+/* Hear all that an ended node has written. */
+static void hear_rest(struct node *node)
+{
+    struct pollfd fd = {.fd = node->out, .events = POLLIN};
+
+    while (node->out >= 0 && poll(&fd, 1, 0) > 0)
+        hear(node);
+}
+
 /* Handle the end of a node. Only node 0 writes a report, so the others end with it. */
 static void ended(struct run *r, int rank, int status)
 {
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    const bool took_part = code >= 0 && code <= EXIT_PROBLEM;
+
+    hear_rest(&r->node[rank]);
+    const bool started = r->node[rank].marked || code < 0 || code > EXIT_PROBLEM;
+    const bool took_part = started && code >= 0 && code <= EXIT_PROBLEM;
     const int counts = took_part ? code : EXIT_PROBLEM;
 
     r->node[rank].pid = 0;
@@ -259,7 +284,14 @@ static void ended(struct run *r, int rank, int status)
         r->status = counts;
     if (took_part)
         return;
-    if (WIFSIGNALED(status))
+    if (!started)
+        fprintf(stderr,
+                "%s: node %d: %s ended without a report, with status %d: its shell has started nothing (a "
+                "disabled "
+                "account, a forced command, or a profile that exits; \"%s %s /bin/sh\" must read commands)\n",
+                program_invocation_short_name, rank, r->node[rank].host, code, r->hosts->rsh,
+                r->node[rank].host);
+    else if (WIFSIGNALED(status))
         fprintf(stderr, "%s: node %d (%s): ended by signal %d\n", program_invocation_short_name, rank,
                 r->node[rank].host, WTERMSIG(status));
     else if (code == 126 || code == 127)
@@ -338,9 +370,9 @@ static int start_all(struct run *r, const struct place *p)
         return -errno;
     self[n] = '\0';
     for (int i = 0; i < r->n && r->stage == 0; i++) {
-        char *line = host_line(r, p, i, self, folder);
-        const int err = line ? start(r, i, line) : -ENOMEM;
-        free(line);
+        char *command = command_of(r, p, i, self, folder);
+        const int err = command ? start(r, i, command) : -ENOMEM;
+        free(command);
         if (err)
             return err;
     }
@@ -377,6 +409,7 @@ int hosts_run(const struct hosts *hosts, const struct place *place, double limit
         if (!p.key && getrandom(&p.key, sizeof(p.key), 0) != sizeof(p.key))
             p.key = nb_now_ns();
         many_files();
+        signal(SIGPIPE, SIG_IGN);
         err = start_all(&r, &p);
         if (err) {
             fprintf(stderr, "%s: --hosts: %s\n", program_invocation_short_name, strerror(-err));
@@ -412,4 +445,12 @@ int hosts_tie(void)
     const int err = pthread_create(&thread, NULL, tied, NULL);
 
     return err ? -err : -pthread_detach(thread);
+}
+
+int hosts_untie(int status)
+{
+    if (fflush(stdout) || ferror(stdout))
+        status = EXIT_WRONG;
+    fprintf(stderr, MARK "%d\n", status);
+    return status;
 }

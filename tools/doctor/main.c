@@ -218,5 +218,5 @@ int main(int argc, char **argv)
         status = EXIT_WRONG;
     doctor_end(&d);
     report_free(&d.report);
-    return status;
+    return call.tied ? hosts_untie(status) : status;
 }

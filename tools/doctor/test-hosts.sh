@@ -128,6 +128,33 @@ for call in "--hosts ," "--hosts -x" "--hosts n0 --rank 0" "--hosts n0,n1 --node
     [ $status = 3 ] && grep -q -- '--hosts' "$tmp/err" || fail "$call: status $status, $(cat "$tmp/err")"
 done
 
+# ---- A shell that starts nothing (a disabled account, a forced command) is no report, whatever its exit status
+for code in 0 1 2; do
+    printf '#!/bin/sh\necho This account is currently not available.\nexit %s\n' $code >"$tmp/closed"
+    chmod +x "$tmp/closed"
+    for options in "--limit 10" "--limit 10 --json"; do
+        # shellcheck disable=SC2086
+        timeout 60 "$doctor" --no-speed $options --hosts n01,n02 --rsh "$tmp/closed" >"$tmp/out" 2>"$tmp/err"
+        status=$?
+        has err 'n01 ended without a report'
+        [ $status = 2 ] || fail "status $status where the shells end with $code"
+    done
+done
+# The same where only the second host is closed, and where the first's command ends in the middle
+printf '#!/bin/sh\n[ "$1" = n1 ] && exit 0\nexec "%s" "$@"\n' "$tmp/rsh" >"$tmp/half"
+chmod +x "$tmp/half"
+run n0,n1 --limit 10 --rsh "$tmp/half"
+has err 'n1 ended without a report'
+has out 'node 1 has not come'
+[ "$status" = 2 ] || fail "status $status where n1 starts nothing"
+
+# ---- The user's shell on a host sees one plain line, so any shell will do
+printf '#!/bin/sh\n[ "$2" = "exec /bin/sh" ] || { echo "a line for the shell: $2" >&2; exit 9; }\nexec "%s" "$@"\n' "$tmp/rsh" >"$tmp/plain"
+chmod +x "$tmp/plain"
+NIBBLE_GRAD='!reduce_scatter:bfloat16:7' run n0,n1 --rsh "$tmp/plain"
+has out 'settings: the same on 2 nodes: .*NIBBLE_GRAD=!reduce_scatter:bfloat16:7'
+[ "$status" -le 1 ] || fail "status $status through a plain line"
+
 links_down
 [ $failed = 0 ] && echo "PASS: nibble-doctor --hosts"
 exit $failed

@@ -566,7 +566,7 @@ int perf_coll(int argc, char **argv)
     struct hx_job job = {.name = "nibble-perf coll", .deadline_s = 24 * 3600.0, .fn = coll_node, .seed = 1};
 
     if (!perf_run_parse(argc, argv, "coll", &run))
-        return 2;
+        return run.tied ? hosts_untie(2) : 2;
     if (run.help)
         return 0;
     if (run.hosts.list) {
@@ -581,5 +581,6 @@ int perf_coll(int argc, char **argv)
     job.env = run.env;
     if (run.threads)
         return perf_threads(&job, &run);
-    return perf_rows_job(&job, &run.place, run.json);
+    const int status = perf_rows_job(&job, &run.place, run.json);
+    return run.tied ? hosts_untie(status) : status;
 }

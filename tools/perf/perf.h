@@ -92,6 +92,7 @@ struct perf_run {
      * nodes on. */
     struct place place;
     struct hosts hosts;
+    bool tied; /* hosts_run started this node */
     bool raw;
     const char *netns; /* prefix of the names of existing network namespaces. NULL: loopback */
     bool nocopy, bidirectional, feedback, help;

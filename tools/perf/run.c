@@ -98,16 +98,16 @@ static bool bad_option(const char *what)
 }
 
 /* Are the nodes processes of this machine, or this process one of them? */
-static bool find_place(struct perf_run *run, bool coll, bool tied)
+static bool find_place(struct perf_run *run, bool coll)
 {
-    const bool asked = run->hosts.list || run->place.rank >= 0 || tied;
+    const bool asked = run->hosts.list || run->place.rank >= 0 || run->tied;
     char why[256];
 
     if (asked && (!coll || run->netns || run->threads))
         return bad_option("over machines only coll measures, without --netns and --threads");
     if (run->hosts.list && (run->nodes || run->place.rank >= 0))
         return bad_option("--hosts says how many nodes there are, so --nodes and --rank do not go with it");
-    if (tied && hosts_tie())
+    if (run->tied && hosts_tie())
         return bad_option("--tied: no thread can be started");
     if (asked ? !run->hosts.list : coll && !run->nodes && !run->netns && !run->threads) {
         run->place.nodes = run->nodes;
@@ -155,7 +155,6 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
                                           {NULL, 0, NULL, 0}};
     const int room = (int)(sizeof(run->env) / sizeof(run->env[0])) - 6;
     const bool coll = strcmp(part, "coll") == 0;
-    bool tied = false;
     size_t v;
     int c;
 
@@ -227,7 +226,7 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         case 3: snprintf(run->place.root, sizeof(run->place.root), "%s", optarg); break;
         case 4: run->place.port = atoi(optarg); break;
         case 5: run->place.key = strtoull(optarg, NULL, 0); break;
-        case 6: tied = true; break;
+        case 6: run->tied = true; break;
         case 7: run->share = atof(optarg) > 0 ? atof(optarg) : -1; break;
         case 'D': run->bidirectional = true; break;
         case 'h':
@@ -244,7 +243,7 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
     }
     if (optind < argc)
         return bad_option("unexpected argument");
-    if (!find_place(run, coll, tied))
+    if (!find_place(run, coll))
         return false;
     if (run->hosts.list)
         return true;

@@ -73,6 +73,11 @@ grep -q ' half *sum .* N/A *N/A *N/A *N/A' "$tmp/out" || fail "an all-reduce of 
 # ---- A host that is out of reach; calls that cannot be
 timeout -k 5 120 "$perf" coll --hosts n0,n9 --rsh "$tmp/rsh" --root 10.77.0.1 -n 1 >"$tmp/out" 2>"$tmp/err" && fail "without n9: status 0"
 grep -q 'node 1 (n9): ended with status 255' "$tmp/err" || fail "n9 is not named"
+printf '#!/bin/sh\nexit 0\n' >"$tmp/closed"
+chmod +x "$tmp/closed"
+timeout -k 5 120 "$perf" coll --hosts n0,n1 --rsh "$tmp/closed" -n 1 >"$tmp/out" 2>"$tmp/err"
+[ $? = 2 ] || fail "shells that start nothing: another status than 2"
+grep -q 'n0 ended without a report' "$tmp/err" || fail "n0 is not named"
 for call in "coll --hosts n0,n1 --nodes 2" "p2p --hosts n0,n1" "coll --rank 2 --nodes 2" "coll --rank 0"; do
     # shellcheck disable=SC2086
     timeout 60 "$perf" $call >"$tmp/out" 2>"$tmp/err"
