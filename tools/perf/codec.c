@@ -152,6 +152,18 @@ static const struct {
     {"hash", op_hash, 1, true, true},
 };
 
+static const char *op_name(int i)
+{
+    return i < (int)(sizeof(ops) / sizeof(ops[0])) ? ops[i].name : NULL;
+}
+
+static const char *variant_name(int i)
+{
+    return NB_VARIANT_PORTABLE + i < NB_VARIANT_COUNT
+               ? nb_variant_name((enum nb_variant)(NB_VARIANT_PORTABLE + i))
+               : NULL;
+}
+
 static uint64_t rng = 88172645463325252u;
 
 static double uniform(void)
@@ -364,6 +376,9 @@ int perf_codec(int argc, char **argv)
         fprintf(stderr, "nibble-perf: unexpected argument %s\n", argv[optind]);
         return 2;
     }
+    if (!perf_words("--ops", op_list, op_name) || !perf_words("--types", types, perf_type_name) ||
+        !perf_words("--variants", variants, variant_name))
+        return 2;
     /* Too few for a speed are enough for a count. */
     if (bytes < (count ? 8192 : 65536) || bytes > (size_t)1 << 32) {
         fprintf(stderr, "nibble-perf: --bytes is 64K to 4G, with --count 8K to 4G\n");

@@ -33,6 +33,11 @@ static const struct op_kind kinds[] = {
     {"all_reduce", HX_ALL_REDUCE, NB_FUNC_ALL_REDUCE},
 };
 
+static const char *op_name(int i)
+{
+    return i < (int)(sizeof(kinds) / sizeof(kinds[0])) ? kinds[i].name : NULL;
+}
+
 /* One series of operations of one kind, type and size, on one node. */
 struct series {
     const struct perf_run *run;
@@ -569,6 +574,8 @@ int perf_coll(int argc, char **argv)
         return run.tied ? hosts_untie(2) : 2;
     if (run.help)
         return 0;
+    if (!perf_words("--ops", run.ops, op_name) || !perf_words("--types", run.types, perf_type_name))
+        return run.tied ? hosts_untie(2) : 2;
     if (run.hosts.list) {
         run.hosts.words = words;
         run.hosts.together = true;

@@ -110,6 +110,28 @@ for share in -1 101 x; do
     "$perf" coll --share $share >/dev/null 2>&1 && fail "--share $share is taken"
 done
 "$perf" p2p --share 5 >/dev/null 2>&1 && fail "p2p --share is taken"
+# Nothing measured is no success: a word that a list does not have is an error, with the option and the word.
+while read -r part option value wrong; do
+    "$perf" $part "$option" "$value" >"$tmp/out" 2>"$tmp/err"
+    [ $? = 2 ] || fail "$part $option $value is taken"
+    grep -q -e "$option: \"$wrong\" is no" "$tmp/err" || fail "$part $option $value: $(cat "$tmp/err")"
+    [ -s "$tmp/out" ] && fail "$part $option $value: a table"
+done <<END
+coll --ops reduce_scater reduce_scater
+coll --ops all_reduce,,all_gather
+coll --types bf16 bf16
+coll --types bfloat16,float float
+coll --threads 1,two 1,two
+codec --ops encoder encoder
+codec --types bfloat16,fp16 fp16
+codec --variants portable,avx3 avx3
+weights --types half half
+weights --ratios 0.01,x 0.01,x
+weights --ratios 0.01,,0.02 0.01,,0.02
+END
+"$perf" coll --hosts a,b --rsh false --ops reduce_scater >/dev/null 2>"$tmp/err"
+[ $? = 2 ] && grep -q -e '--ops: "reduce_scater" is none of reduce_scatter, all_gather, all_reduce' "$tmp/err" ||
+    fail "--hosts: an unknown operation: $(cat "$tmp/err")"
 "$perf" coll --nonsense >/dev/null 2>&1 && fail "an unknown option is taken"
 "$perf" coll -N 99 >/dev/null 2>&1 && fail "99 nodes are taken"
 "$perf" >/dev/null 2>&1 && fail "no part at all is taken"

@@ -23,16 +23,17 @@ struct table {
     struct measured *at; /* [MOST_ROWS][ncounts] */
 };
 
-/* "0,1,2". */
 static bool parse(const char *list, struct table *t)
 {
-    while (*list) {
-        char *end;
-        const long n = strtol(list, &end, 10);
-        if (end == list || (*end && *end != ',') || n < 0 || n > 64 || t->ncounts == MOST_COUNTS)
+    double count[MOST_COUNTS];
+
+    t->ncounts = perf_numbers("--threads", list, 0, 64, count, MOST_COUNTS);
+    for (int i = 0; i < t->ncounts; i++) {
+        t->counts[i] = (int)count[i];
+        if (count[i] != t->counts[i]) {
+            fprintf(stderr, "nibble-perf: --threads: %g is no whole number\n", count[i]);
             return false;
-        t->counts[t->ncounts++] = (int)n;
-        list = end + (*end == ',');
+        }
     }
     return t->ncounts > 0;
 }
@@ -124,11 +125,8 @@ int perf_threads(const struct hx_job *job, const struct perf_run *run)
     struct perf_json *json;
     int status = 0;
 
-    if (!parse(run->threads, &t)) {
-        fprintf(stderr, "nibble-perf: --threads is a list of numbers from 0 to 64, at most %d\n",
-                MOST_COUNTS);
+    if (!parse(run->threads, &t))
         return 2;
-    }
     t.at = calloc((size_t)MOST_ROWS * (size_t)t.ncounts, sizeof(*t.at));
     if (!t.at || !perf_json_open(run->json, &json)) {
         free(t.at);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "nibble/codec.h"
 #include "perf.h"
 
 double perf_now(void)
@@ -72,6 +73,52 @@ bool perf_parse_size(const char *text, size_t *bytes)
     }
     *bytes = (size_t)v;
     return true;
+}
+
+const char *perf_type_name(int i)
+{
+    return i < NB_DTYPE_COUNT ? nb_dtype_name((enum nb_dtype)i) : NULL;
+}
+
+bool perf_words(const char *option, const char *list, const char *(*name)(int))
+{
+    const char *end;
+    int i;
+
+    for (const char *at = list; at && *list; at = *end ? end + 1 : NULL) {
+        end = at + strcspn(at, ",");
+        for (i = 0; name(i); i++)
+            if (strlen(name(i)) == (size_t)(end - at) && memcmp(at, name(i), (size_t)(end - at)) == 0)
+                break;
+        if (name(i))
+            continue;
+        fprintf(stderr, "nibble-perf: %s: \"%.*s\" is none of ", option, (int)(end - at), at);
+        for (i = 0; name(i); i++)
+            fprintf(stderr, "%s%s", i ? ", " : "", name(i));
+        fputc('\n', stderr);
+        return false;
+    }
+    return true;
+}
+
+int perf_numbers(const char *option, const char *list, double low, double high, double *number, int most)
+{
+    int n = 0;
+
+    for (const char *at = list;; at++) {
+        char *end;
+        const double v = strtod(at, &end);
+
+        if (end == at || (*end && *end != ',') || !(v >= low && v <= high) || n == most) {
+            fprintf(stderr, "nibble-perf: %s: \"%s\" is no list of 1 to %d numbers from %g to %g\n", option,
+                    list, most, low, high);
+            return 0;
+        }
+        number[n++] = v;
+        if (!*end)
+            return n;
+        at = end;
+    }
 }
 
 bool perf_listed(const char *list, const char *word)

@@ -16,8 +16,9 @@
 #include "perf.h"
 
 #define ROW 512u
-#define ROWS 126u   /* of a layer's matrix; then ROW gains and ROW biases */
-#define WARM 30     /* steps until Adam's averages have settled */
+#define ROWS 126u /* of a layer's matrix; then ROW gains and ROW biases */
+#define WARM 30   /* steps until Adam's averages have settled */
+#define MOST_RATIOS 64
 #define UNIT 65536u /* values coded at once */
 
 static uint64_t rng;
@@ -190,7 +191,8 @@ int perf_weights(int argc, char **argv)
     const char *ratios = "0.0001,0.0002,0.0006,0.0015,0.0025,0.005,0.007,0.01,0.014,0.02";
     struct model m = {.n = 8 * (ROWS + 2) * ROW};
     struct perf_json *json;
-    int steps = 12, c;
+    double ratio[MOST_RATIOS];
+    int steps = 12, nratios, c;
     bool ok;
 
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
@@ -210,6 +212,9 @@ int perf_weights(int argc, char **argv)
             "nibble-perf: --values is 1024 to 2^28, --steps 1 to 10000, and nothing follows the options\n");
         return 2;
     }
+    nratios = perf_numbers("--ratios", ratios, 0, 1000, ratio, MOST_RATIOS);
+    if (!nratios || !perf_words("--types", types, perf_type_name))
+        return 2;
     m.cap = nb_ulp_bound(NB_ULP_32, 4 * UNIT);
     float *f = malloc(4 * m.n * sizeof(float));
     uint8_t *b = malloc(12 * m.n + m.cap);
@@ -226,10 +231,10 @@ int perf_weights(int argc, char **argv)
         m.type = (enum nb_dtype)t;
         if (!perf_listed(types, nb_dtype_name(m.type)))
             continue;
-        for (const char *at = ratios; ok && *at; at += strcspn(at, ","), at += *at == ',') {
+        for (int i = 0; ok && i < nratios; i++) {
             struct tally s;
             const double raw = 8.0 * (double)nb_dtype_size(m.type);
-            ok = simulate(&m, atof(at), (unsigned)steps, &s);
+            ok = simulate(&m, ratio[i], (unsigned)steps, &s);
             const double n = (double)s.values, exact = s.exact_bits / n, delta4 = s.delta4_bits / n;
             const double error = sqrt(s.error2 / s.rounding2), step = sqrt(s.step2 / s.weight2);
             const double runs = sqrt(s.run2 / (double)s.measured);
