@@ -239,6 +239,21 @@ static int ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* Name the nodes into which no rate was measured. */
+static void say_missing(struct job *job, const double *rate, int measured)
+{
+    char list[400];
+    size_t at = 0;
+
+    for (int i = 0; i < job->meet->nodes && at < sizeof(list); i++)
+        if (!(rate[i] > 0))
+            at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%.36s", at ? ", " : "", job->names[i]);
+    say(&job->d->report, STATUS_WARNING, "link",
+        "the pairs above, if any; else ethtool, the switch, and --limit with more seconds",
+        "%d of %d nodes have no rate, since nothing arrived there in time: %s", job->meet->nodes - measured,
+        job->meet->nodes, list);
+}
+
 static void judge_rates(struct job *job, double hop)
 {
     struct report *r = &job->d->report;
@@ -253,18 +268,20 @@ static void judge_rates(struct job *job, double hop)
     }
     if (n > 0) {
         qsort(order, (size_t)n, sizeof(*order), ascending);
-        const double least = order[0], median = order[n / 2];
+        /* A slow host slows the flow into it and the flow out of it: of 3 nodes, the majority. */
+        const double least = order[0], median = order[n / 2], usual = order[2 * n / 3];
         say(r, STATUS_OK, "link", NULL,
             "%.3g Gbit/s into the slowest of %d nodes, median %.3g (measured, one connection each, all at a "
             "time)",
             8e-9 * least, n, 8e-9 * median);
         for (int i = 0; i < nodes; i++) {
-            if (!(rate[i] > 0) || rate[i] >= median / 2)
+            if (!(rate[i] > 0) || rate[i] >= usual / 2)
                 continue;
             snprintf(r->where, sizeof(r->where), "%.36s -> %.36s", job->names[(i + nodes - 1) % nodes],
                      job->names[i]);
             say(r, STATUS_WARNING, "link", "ethtool, ethtool -S and the switch's counters of both ends",
-                "%.3g Gbit/s: less than half of the median", 8e-9 * rate[i]);
+                "%.3g Gbit/s: less than half of %.3g Gbit/s, which two thirds of the nodes do not exceed",
+                8e-9 * rate[i], 8e-9 * usual);
             r->where[0] = '\0';
         }
         if (isfinite(hop))
@@ -275,6 +292,8 @@ static void judge_rates(struct job *job, double hop)
     if (n == 0)
         say(r, STATUS_WARNING, "link", "--limit with more seconds, where pairs are well",
             "no rate was measured: nothing went round all nodes in time");
+    else if (n < nodes)
+        say_missing(job, rate, n);
     free(rate);
     free(order);
 }

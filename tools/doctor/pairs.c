@@ -17,7 +17,8 @@
 #define SMALL 64
 #define LARGE 65536 /* beyond every MTU */
 #define BULK (1u << 20)
-#define AHEAD 4 /* messages of a stream in flight */
+#define FIRST (16u << 10) /* bytes of a stream's first message */
+#define AHEAD 4           /* messages of a stream in flight */
 #define ROUNDS 20
 
 enum step { CONNECT, SEND_SMALL, SEND_LARGE, OVER };
@@ -376,13 +377,14 @@ double pairs_hop(struct pairs *p, double limit)
 
 struct flow {
     void *conn, *mr, *req[AHEAD];
-    int at; /* oldest */
+    int at;      /* oldest */
+    size_t next; /* bytes of the next message to send */
     bool over;
     uint64_t first, last;
-    double bytes;
+    double begin, bytes; /* of the first message, and of the others */
 };
 
-/* Send messages of BULK for a while, then a small one. */
+/* Send messages for a while, then a small one. They grow from FIRST to BULK, so that some arrive on a slow link, too. */
 static int flow_out(struct pairs *p, struct flow *f, uint64_t until)
 {
     const struct nb_net_ops *ops = p->net->ops;
@@ -398,8 +400,10 @@ static int flow_out(struct pairs *p, struct flow *f, uint64_t until)
         if (*req || err)
             continue;
         const bool last = nb_now_ns() >= until;
-        err = ops->isend(f->conn, p->bulk, last ? SMALL : BULK, 0, f->mr, req);
+        err = ops->isend(f->conn, p->bulk, last ? SMALL : f->next, 0, f->mr, req);
         f->over = last && *req;
+        if (*req && f->next < BULK)
+            f->next *= 2;
     }
     return err;
 }
@@ -430,10 +434,12 @@ static int flow_in(struct pairs *p, struct flow *f)
         f->last = nb_now_ns();
         f->over = size == SMALL;
         /* Time begins with the end of the first message. */
-        if (!f->first)
+        if (!f->first) {
             f->first = f->last;
-        else
+            f->begin = (double)size;
+        } else {
             f->bytes += (double)size;
+        }
     }
     return err;
 }
@@ -444,7 +450,7 @@ double pairs_stream(struct pairs *p, int to, int from, double seconds, double li
     const uint64_t end = begin + (uint64_t)(1e9 * limit);
     const struct out *o = out_of(p, (p->rank + 1) % p->nodes, 0);
     struct in *i = in_from(p, (p->rank + p->nodes - 1) % p->nodes);
-    struct flow out = {.over = !to || !o->conn}, in = {.over = !from || !i};
+    struct flow out = {.over = !to || !o->conn, .next = FIRST}, in = {.over = !from || !i};
     int err = 0;
 
     out.conn = o->conn;
@@ -476,7 +482,11 @@ double pairs_stream(struct pairs *p, int to, int from, double seconds, double li
             break;
         sched_yield();
     }
-    return from && in.over && in.last > in.first ? in.bytes / (1e-9 * (double)(in.last - in.first)) : NAN;
+    if (!from || !in.first)
+        return NAN;
+    if (in.last > in.first)
+        return in.bytes / (1e-9 * (double)(in.last - in.first));
+    return in.begin / (1e-9 * (double)(in.first - begin));
 }
 
 void pairs_close(struct pairs *p)

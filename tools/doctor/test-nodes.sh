@@ -81,6 +81,17 @@ say warning 'node 2 .*: MTU: 1500; 2 nodes have: 9000'
 say ok '3 pairs in both directions'
 ip -n n2 link set dev hx0 mtu 9000
 
+# ---- A host at 5 Mbit/s is measured, too, and named in both directions
+links_limit n2 hx0 5
+links_limit switch port2 5
+limit=24
+job 0 1 2
+say ok ' 0.00[0-9]* Gbit/s into the slowest of 3 nodes'
+say warning 'node 1 .* -> node 2 .*: 0.00[0-9]* Gbit/s: less than half'
+say warning 'node 2 .* -> node 0 .*: 0.00[0-9]* Gbit/s: less than half'
+tc -n n2 qdisc del dev hx0 root
+tc -n switch qdisc del dev port2 root
+
 # ---- The pair 1, 2 is cut, which is named in both directions, with its addresses; and the way from node 0 to node 2
 # carries less than the interfaces say. Other pairs are well.
 limit=24
@@ -93,6 +104,7 @@ job 0 1 2
 say problem 'node 1 .* -> node 2 .*: device 0 at 10.77.0.3<.*cannot connect: '
 say problem 'node 2 .* -> node 1 .*: device 0 at 10.77.0.2<.*cannot connect: '
 say problem 'node 0 .* -> node 2 .*: .*64 bytes arrive, 64 KiB do not: .*MTU'
+say warning 'of 3 nodes have no rate, since nothing arrived there in time: .*node 2'
 silent 'problem .*node 0 .* -> node 1'
 silent 'problem .*node 1 .* -> node 0'
 [ "$(cat "$tmp/status0")" = 2 ] || fail "status $(cat "$tmp/status0")"
