@@ -6,6 +6,8 @@
 
 #include "base/params.h"
 #include "doctor.h"
+#include "policy/reckon/reckon.h"
+#include "policy/rules/rules.h"
 
 /* Report another vendor's plugin of this name: NCCL loads it without any variable, in nibble's place. */
 static bool on_path(struct doctor *d, const char *variable, const char *file, const char *without)
@@ -69,21 +71,40 @@ static void tell(struct doctor *d, const char *name, const char *how, const char
         say(&d->report, STATUS_OK, "compressed", NULL, "%s: %s", name, how);
 }
 
-/* What the nodes of a job like this would say at connect. */
-static bool nothing_to_gain(const struct doctor *d, char *why, size_t cap)
+/* Reckon as the nodes of a job like this do at connect. Return false where codecs run on GPUs, of which no speed is
+ * tabled. */
+static bool reckon(const struct doctor *d, struct nb_reckoning *r)
 {
     int mbps = 0;
 
     for (int i = 0; d->list && i < d->list->n; i++) {
         mbps = d->list->device[i].net.rate_mbps > mbps ? d->list->device[i].net.rate_mbps : mbps;
-        if (d->list->device[i].mem_support &
-            NB_MEM_CUDA) /* codecs run on GPUs, of which no speed is tabled */
+        if (d->list->device[i].mem_support & NB_MEM_CUDA)
             return false;
     }
     if (d->options.gbps > 0)
         mbps = (int)(1000 * d->options.gbps);
-    return info_declines(d->params, d->options.nodes >= 2 ? d->options.nodes : 2, mbps, (unsigned)d->threads,
-                         why, cap);
+    info_reckon(d->params, d->options.nodes >= 2 ? d->options.nodes : 2, mbps, (unsigned)d->threads, r);
+    return r->known;
+}
+
+/* Say what becomes of sums of gradients: `why` they are raw, or what the plugin says of its reckoning (r, if any). */
+static void tell_sums(struct doctor *d, const char *name, enum nb_func func, enum nb_sum_word word,
+                      const char *why, const struct nb_reckoning *r)
+{
+    char text[300];
+
+    if (why || word == NB_SUM_RAW || !r || !nb_policy_reckons(d->params, func)) {
+        tell(d, name, "gradients quantized, once recognised", why);
+        return;
+    }
+    nb_reckon_text(r, func, text, sizeof(text));
+    if (nb_reckon_pays(r, func))
+        say(&d->report, STATUS_OK, "compressed", NULL, "%s: gradients quantized, once recognised: %s", name,
+            text);
+    else
+        say(&d->report, STATUS_WARNING, "compressed", "remove the cause, or accept that", "%s: %s", name,
+            text);
 }
 
 static void collectives(struct doctor *d, const struct info_nccl *nccl)
@@ -91,27 +112,31 @@ static void collectives(struct doctor *d, const struct info_nccl *nccl)
     const char *apiece = in_general(d, true), *any = in_general(d, false);
     bool profiler, tuner;
     char why[200];
+    struct nb_reckoning r;
+    const bool reckoned = reckon(d, &r);
 
-    if (!any && nothing_to_gain(d, why, sizeof(why)))
+    if (!any && reckoned && nb_policy_declines(d->params, &r, why, sizeof(why)))
         any = why;
     apiece = apiece ? apiece : any;
     slots(d, nccl, &profiler, &tuner);
-    tell(d, "reduce-scatter", "gradients quantized, once recognised",
-         apiece                        ? apiece
-         : d->params->rs == NB_SUM_RAW ? "NIBBLE_RS=raw"
-                                       : NULL);
+    tell_sums(d, "reduce-scatter", NB_FUNC_REDUCE_SCATTER, d->params->rs,
+              apiece                        ? apiece
+              : d->params->rs == NB_SUM_RAW ? "NIBBLE_RS=raw"
+                                            : NULL,
+              reckoned ? &r : NULL);
     tell(d, "all-gather",
          d->params->ag == NB_AG_EXACT || d->params->ag == NB_AG_AUTO ? "exact differences"
                                                                      : "as NIBBLE_AG says",
          apiece                                                     ? apiece
          : d->params->ag == NB_AG_RAW || d->params->ag == NB_AG_OFF ? "NIBBLE_AG says so"
                                                                     : NULL);
-    tell(d, "all-reduce", "gradients quantized, once recognised",
-         any                           ? any
-         : d->params->ar == NB_SUM_RAW ? "NIBBLE_AR=raw"
-         : nccl->support.profiler < 5  ? "this NCCL reports no calls to profilers (from 2.28 on it does)"
-         : !profiler                   ? "another profiler has the place of nibble's"
-                                       : NULL);
+    tell_sums(d, "all-reduce", NB_FUNC_ALL_REDUCE, d->params->ar,
+              any                           ? any
+              : d->params->ar == NB_SUM_RAW ? "NIBBLE_AR=raw"
+              : nccl->support.profiler < 5  ? "this NCCL reports no calls to profilers (from 2.28 on it does)"
+              : !profiler                   ? "another profiler has the place of nibble's"
+                                            : NULL,
+              reckoned ? &r : NULL);
     if (!tuner)
         say(&d->report, STATUS_WARNING, "compressed", "NCCL 2.24 or later, and nibble's tuner in its place",
             "without nibble's tuner only what NCCL gives to CollNet by its own model is compressed");

@@ -96,18 +96,16 @@ unsigned info_thread_count(const struct nb_params *params)
     return (unsigned)nb_cores_default_threads(&cores);
 }
 
-bool info_declines(const struct nb_params *params, int nodes, int mbps, unsigned threads, char *why,
-                   size_t cap)
+void info_reckon(const struct nb_params *params, int nodes, int mbps, unsigned threads,
+                 struct nb_reckoning *out)
 {
     const struct nb_reckon_facts facts = {.mbps =
                                               (uint32_t)(params->link_mbps > 0 ? params->link_mbps : mbps),
                                           .codec = nb_reckon_codec_of(nb_codec_selected()),
                                           .workers = threads};
     const struct nb_reckon_nodes group = nb_facts_group(params, nodes);
-    struct nb_reckoning r;
 
-    nb_reckon(&facts, &group, &r);
-    return nb_policy_declines(params, &r, why, cap);
+    nb_reckon(&facts, &group, out);
 }
 
 void info_gain(struct emit *e, struct nb_context *ctx)
@@ -128,8 +126,11 @@ void info_gain(struct emit *e, struct nb_context *ctx)
         gpu |= (list->device[i].mem_support & NB_MEM_CUDA) != 0;
     }
     for (size_t i = 0; i < sizeof(nodes) / sizeof(nodes[0]); i++) {
+        struct nb_reckoning r;
         char why[200];
-        const bool declined = !gpu && info_declines(ctx->params, nodes[i], mbps, threads, why, sizeof(why));
+
+        info_reckon(ctx->params, nodes[i], mbps, threads, &r);
+        const bool declined = !gpu && nb_policy_declines(ctx->params, &r, why, sizeof(why));
 
         emit_row(e);
         emit_number(e, "nodes", nodes[i]);

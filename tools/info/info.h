@@ -11,6 +11,7 @@
 
 struct nb_params;
 struct nb_context;
+struct nb_reckoning;
 
 struct info_options {
     const char *python; /* the interpreter whose PyTorch is asked. "": no interpreter */
@@ -37,12 +38,11 @@ struct info_speeds {
 bool info_codec_speeds(struct info_speeds *speeds);
 /* Codec threads that a process has which is started as this one was. */
 unsigned info_thread_count(const struct nb_params *params);
-/* Whether the nodes of a communicator decline it at connect because coding gains nothing, as the plugin decides
- * (nb_policy_declines): `nodes` nodes with links of `mbps` Mbit/s (0: unknown), this processor's codec and so many codec
- * threads. True: `why` says so. */
-bool info_declines(const struct nb_params *params, int nodes, int mbps, unsigned threads, char *why,
-                   size_t cap);
-/* The same for several numbers of nodes, on the slowest device of the started context. */
+/* Reckon as the plugin does: `nodes` nodes with links of `mbps` Mbit/s (0: unknown), this processor's codec and so many
+ * codec threads. */
+void info_reckon(const struct nb_params *params, int nodes, int mbps, unsigned threads,
+                 struct nb_reckoning *out);
+/* Show whether nodes decline a communicator (nb_policy_declines) for several numbers of nodes, on the slowest device of the started context. */
 void info_gain(struct emit *e, struct nb_context *ctx);
 void info_gpu(struct emit *e);
 /* Show the NCCL that a program of this environment loads, PyTorch's NCCL, and the features under each. */
