@@ -8,6 +8,7 @@
 #include "doctor.h"
 #include "hosts.h"
 #include "nodes.h"
+#include "tools/output.h"
 
 #define EXIT_WRONG 3
 
@@ -187,9 +188,11 @@ int main(int argc, char **argv)
                         .limit = 60};
     char scope[80], why[256];
     struct doctor d = {0};
-    int status = parse(argc, argv, &call);
+    int status;
     bool shown;
 
+    output_check(EXIT_WRONG);
+    status = parse(argc, argv, &call);
     if (status < 0 && call.hosts.list) {
         call.hosts.words = call.passed;
         status = hosts_run(&call.hosts, &call.place, call.limit);

@@ -14,6 +14,7 @@
 #include "base/version.h"
 #include "hang.h"
 #include "tools/info/emit.h"
+#include "tools/output.h"
 
 #define MOST_ROWS 100 /* of waits and of reports, in text without --all */
 #define EXIT_NONE 2
@@ -75,6 +76,7 @@ static void read_path(struct reports *all, struct problems *problems, const char
 {
     DIR *dir = opendir(path);
     char file[PATH_MAX];
+    int n_read = 0;
 
     if (!dir) {
         read_one(all, problems, path);
@@ -85,10 +87,16 @@ static void read_path(struct reports *all, struct problems *problems, const char
 
         if (strncmp(e->d_name, "nibble-", 7) != 0 || n < 7 || strcmp(e->d_name + n - 7, ".report") != 0)
             continue;
+        n_read++;
         if ((size_t)snprintf(file, sizeof(file), "%s/%s", path, e->d_name) < sizeof(file))
             read_one(all, problems, file);
     }
     closedir(dir);
+    if (n_read == 0)
+        note(problems,
+             "%s: no report in it (nibble-*.report): set NIBBLE_HANG_REPORT to a folder, or \"touch "
+             "FOLDER/nibble-report-now\" in it",
+             path);
 }
 
 /* ---- telling ------------------------------------------------------------------------------------------- */
@@ -377,8 +385,10 @@ int main(int argc, char **argv)
     struct call call = {.least = 1, .within = 600};
     static struct problems problems;
     struct reports all = {0};
-    int status = parse(argc, argv, &call);
+    int status;
 
+    output_check(EXIT_WRONG);
+    status = parse(argc, argv, &call);
     if (status >= 0)
         return status;
     for (int i = optind; i < argc; i++)

@@ -165,6 +165,12 @@ grep -q 'host1-101.report: not a hang report' "$tmp/out" || fail "a pipe is not 
 [ $? = 3 ] || fail "--least x is no wrong call"
 "$hang" /no-such-folder >"$tmp/out" 2>&1
 [ $? = 2 ] || fail "a missing folder"
+mkdir "$tmp/empty"
+"$hang" "$tmp/empty" >"$tmp/out" 2>&1
+[ $? = 2 ] && grep -q "empty: no report in it" "$tmp/out" || fail "an empty folder: $(cat "$tmp/out")"
+three
+"$hang" "$tmp/d" "$tmp/empty" >"$tmp/out" 2>&1
+[ $? = 1 ] && grep -q "empty: no report in it" "$tmp/out" || fail "an empty folder beside another: $(cat "$tmp/out")"
 "$hang" --version | grep -q '^nibble-hang [0-9]' || fail "--version"
 "$hang" --help | grep -q '^usage: nibble-hang' || fail "--help"
 

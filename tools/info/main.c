@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "info.h"
+#include "tools/output.h"
 
 static const char help[] =
     "usage: nibble-info [OPTION]...\n"
@@ -94,6 +95,7 @@ int main(int argc, char **argv)
     bool json = false, good;
     int c;
 
+    output_check(1);
     while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
         switch (c) {
         case 'j': json = true; break;

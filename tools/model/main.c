@@ -14,6 +14,7 @@
 #include "base/version.h"
 #include "model.h"
 #include "policy/reckon/reckon.h"
+#include "tools/output.h"
 
 #define MOST 16
 #define GRID_NODES 32 /* from so many on "auto" makes a grid (plugin/coll/comm/grid.h) */
@@ -456,6 +457,7 @@ int main(int argc, char **argv)
     static const int nodes[] = {2, 4, 8, 16, 64, 256, 1024, 4096};
     struct options o = {.type = "bfloat16", .bytes = {64 << 20}, .nbytes = 1, .ngbps = 7, .nnodes = 8};
 
+    output_check(1);
     memcpy(o.gbps, gbps, sizeof(gbps));
     memcpy(o.nodes, nodes, sizeof(nodes));
     o.op = nb_cost_op_make(NB_FUNC_ALL_REDUCE, 2, 1, 2, 1);

@@ -4,6 +4,7 @@
 
 #include "base/version.h"
 #include "perf.h"
+#include "tools/output.h"
 
 static const struct {
     const char *name, *what;
@@ -29,6 +30,7 @@ int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
 
+    output_check(1);
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         if (strcmp(what, parts[i].name) == 0)
             return parts[i].run(argc - 1, argv + 1);

@@ -10,6 +10,7 @@
 
 #include "job.h"
 #include "report.h"
+#include "tools/output.h"
 
 #define MAX_TEXTS 64
 
@@ -344,6 +345,7 @@ int main(int argc, char **argv)
     struct nbt_outcome outcome[NBT_RUNS_MAX];
     struct nbt_progress progress = {0};
     size_t n = 0;
+    output_check(2);
     const int rc = parse(&o, argc, argv);
     if (rc) {
         usage(rc > 0 ? stdout : stderr);
