@@ -33,10 +33,11 @@ int nb_demand_check(const char *text, char *error, size_t cap)
     for (const char *at = text;; at++) {
         const size_t n = strcspn(at, ",");
         if (demand_of(at, n) < 0) {
-            snprintf(error, cap,
-                     "NIBBLE_REQUIRE=%s: \"%.*s\" must be settings, collnet, all-reduce or tuner, or the "
-                     "whole list none",
-                     text, (int)n, at);
+            snprintf(
+                error, cap,
+                "NIBBLE_REQUIRE: \"%.*s\" must be settings, collnet, all-reduce or tuner, or the whole list "
+                "none, in %s",
+                n < 40 ? (int)n : 40, at, text);
             return -EINVAL;
         }
         at += n;

@@ -50,6 +50,22 @@ static bool warnings_are_shown(void)
     return level && *level && strcasecmp(level, "VERSION") != 0 && strcasecmp(level, "NONE") != 0;
 }
 
+/* Format all of a line that is too long for `text`, and keep its beginning and its end there. */
+__attribute__((format(printf, 4, 0))) static void shorten(char *text, size_t cap, size_t len, const char *fmt,
+                                                          va_list ap)
+{
+    const size_t end = cap / 2;
+    char *whole = malloc(len + 1);
+
+    if (whole && vsnprintf(whole, len + 1, fmt, ap) == (int)len) {
+        memcpy(text + cap - 1 - end, whole + len - end, end + 1);
+        memcpy(text + cap - 1 - end - 3, "...", 3);
+    } else {
+        memcpy(text + cap - 4, "...", 4);
+    }
+    free(whole);
+}
+
 /* Write a line through NCCL's function, or to stderr before NCCL has given one. Write an alert to stderr also
  * where NCCL's function shows no warnings. */
 __attribute__((format(printf, 6, 0))) static void put(bool alert, ncclDebugLogLevel level,
@@ -64,11 +80,14 @@ __attribute__((format(printf, 6, 0))) static void put(bool alert, ncclDebugLogLe
         return;
     if (nb_label && *nb_label)
         at = (size_t)snprintf(text, sizeof(text) / 2, "%.100s: ", nb_label);
+    va_list again;
+    va_copy(again, ap);
     const int n = vsnprintf(text + at, sizeof(text) - at, fmt, ap);
+    if (n >= 0 && at + (size_t)n >= sizeof(text))
+        shorten(text + at, sizeof(text) - at, (size_t)n, fmt, again);
+    va_end(again);
     if (n < 0)
         return;
-    if (at + (size_t)n >= sizeof(text))
-        memcpy(text + sizeof(text) - 4, "...", 4);
     if (nb_kept && level == NCCL_LOG_WARN)
         keep(text + at);
     if (logger)

@@ -14,6 +14,7 @@
 
 #define NB_PREFIX "NIBBLE_"
 #define NB_VALUE_TEXT 256
+#define NB_SHOWN 40 /* characters of a name or value in a message, so that the reason behind it stays */
 
 enum nb_param_kind { NB_KIND_INT, NB_KIND_REAL, NB_KIND_BOOL, NB_KIND_STR, NB_KIND_ENUM };
 
@@ -306,21 +307,22 @@ static int nb_reject_unknown(const char *const *list, bool ours, char *fault, si
         if (!ours && !prefixed)
             continue;
         const size_t n = strcspn(*e, "=");
+        const int shown = n < NB_SHOWN ? (int)n : NB_SHOWN;
         char text[NB_VALUE_TEXT];
         bool known = false;
         const char *closest = prefixed ? nb_nearest(*e, n, &known) : NULL;
         if ((known && ((*e)[n] || !ours)) || nb_tell_removed(*e))
             continue;
         if (!closest && !ours) {
-            NB_WARN("%.*s is not a setting of nibble and is ignored", (int)n, *e);
+            NB_WARN("%.*s is not a setting of nibble and is ignored", shown, *e);
             continue;
         }
         if (known)
-            snprintf(text, sizeof(text), "setting %.*s has no value", (int)n, *e);
+            snprintf(text, sizeof(text), "setting %.*s has no value", shown, *e);
         else if (closest)
-            snprintf(text, sizeof(text), "unknown setting %.*s (did you mean %s?)", (int)n, *e, closest);
+            snprintf(text, sizeof(text), "unknown setting %.*s (did you mean %s?)", shown, *e, closest);
         else
-            snprintf(text, sizeof(text), "unknown setting %.*s", (int)n, *e);
+            snprintf(text, sizeof(text), "unknown setting %.*s", shown, *e);
         NB_ALERT("%s", text);
         nb_note_fault(fault, cap, text);
         rc = -EINVAL;
@@ -357,7 +359,8 @@ static int nb_load(const char *const *list, bool ours, struct nb_params *params)
             continue;
         if (err == -EINVAL) {
             nb_allowed(d, allowed, sizeof(allowed));
-            snprintf(line, sizeof(line), "bad setting %s=%s: it must be %s", d->name, text, allowed);
+            snprintf(line, sizeof(line), "bad setting %s=%.*s%s: it must be %s", d->name, NB_SHOWN, text,
+                     strlen(text) > NB_SHOWN ? "..." : "", allowed);
         } else {
             snprintf(line, sizeof(line), "cannot read setting %s: %s", d->name, strerror(-err));
         }

@@ -10,6 +10,7 @@
 
 #include "abi/context.h"
 #include "abi/process.h"
+#include "abi/settings.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "coll/engine.h"
@@ -105,6 +106,76 @@ START_TEST(driven_by_the_caller_with_its_clock)
 }
 END_TEST
 
+#define LONG 4096
+
+/* The lists among the settings: a good item, a wrong one for their end, and the message, which must be whole. */
+static const struct {
+    const char *name, *good, *wrong, *reason;
+} lists[] = {
+    {"NIBBLE_GRAD", "reduce_scatter:bfloat16:123904000000@16,", "reduce_scatter:bfloat61:123904@16",
+     "NIBBLE_GRAD: rule \"reduce_scatter:bfloat61:123904@16\": the type must be float32, bfloat16 or "
+     "float16"},
+    {"NIBBLE_COMMS", "!nnodes=3:local=8,", "nnodes=3:size=4",
+     "NIBBLE_COMMS: rule \"nnodes=3:size=4\": a condition is nranks=, nnodes=, local=, order= or name= and a "
+     "value"},
+    {"NIBBLE_REQUIRE", "collnet,", "colnet",
+     "NIBBLE_REQUIRE: \"colnet\" must be settings, collnet, all-reduce or tuner, or the whole list none"},
+};
+
+/* Give the setting a bad value of many characters, and look for the reason in the log and in bad_setting. */
+static void set_long(void *arg, const struct nb_param_view *view)
+{
+    char value[LONG + 64] = "", reason[300] = "";
+    int *messages = arg;
+    struct nb_params *params;
+
+    if (strcmp(view->allowed, "text") != 0)
+        snprintf(reason, sizeof(reason), "it must be %s", view->allowed);
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        if (strcmp(lists[i].name, view->name) != 0)
+            continue;
+        for (int n = 0; n < 30; n++) /* no more rules than there may be */
+            strcat(value, lists[i].good);
+        strcat(value, lists[i].wrong);
+        snprintf(reason, sizeof(reason), "%s", lists[i].reason);
+    }
+    if (!*value)
+        memset(value, 'x', LONG);
+    setenv(view->name, value, 1);
+    capture_reset();
+    ck_assert_int_eq(nb_settings_read(&params), 0);
+    ck_assert_msg(capture_has(reason), "%s: no \"%s\" in %s", view->name, reason, capture_text);
+    if (*reason) {
+        ck_assert_msg(strstr(params->bad_setting, view->name) &&
+                          strstr(params->bad_setting, strstr(reason, "rule") ? "rule" : "must be"),
+                      "%s", params->bad_setting);
+        ++*messages;
+    }
+    nb_params_free(params);
+    unsetenv(view->name);
+}
+
+START_TEST(a_long_value_leaves_the_reason)
+{
+    struct nb_params *params;
+    char name[LONG + 32] = "NIBBLE_CREDITSX";
+    int messages = 0;
+
+    nb_params_each(nb_params_defaults(), set_long, &messages);
+    ck_assert_int_gt(messages, 30);
+    memset(name + strlen(name), 'X', LONG);
+    setenv(name, "1", 1);
+    setenv("NIBBLE_RSS", name, 1);
+    capture_reset();
+    ck_assert_int_eq(nb_settings_read(&params), 0);
+    ck_assert(capture_has("XX is not a setting of nibble and is ignored"));
+    ck_assert(capture_has("unknown setting NIBBLE_RSS (did you mean NIBBLE_RS?)"));
+    nb_params_free(params);
+    unsetenv(name);
+    unsetenv("NIBBLE_RSS");
+}
+END_TEST
+
 START_TEST(lines_have_the_label)
 {
     static const char *const bad[] = {"NIBBLE_CREDITS=many", NULL};
@@ -117,7 +188,7 @@ START_TEST(lines_have_the_label)
     capture_reset();
     options.settings = bad_rule;
     ck_assert_int_eq(nb_context_create(&options, &ctx), -EINVAL);
-    ck_assert_msg(capture_has("node 3: NIBBLE_GRAD=nonsense"), "%s", capture_text);
+    ck_assert_msg(capture_has("node 3: NIBBLE_GRAD: rule \"nonsense\""), "%s", capture_text);
     ck_assert_ptr_null(ctx);
     capture_reset();
     NB_WARN("of nobody"); /* the label is gone with the call */
@@ -169,6 +240,7 @@ int main(void)
 {
     environment_clear();
     return SUITE("abi/context", FIXTURE(setup, teardown), TEST(each_has_its_own),
-                 TEST(driven_by_the_caller_with_its_clock), TEST(lines_have_the_label),
-                 TEST(the_process_has_another), TEST(the_setting_selects_the_codecs));
+                 TEST(driven_by_the_caller_with_its_clock), TEST(a_long_value_leaves_the_reason),
+                 TEST(lines_have_the_label), TEST(the_process_has_another),
+                 TEST(the_setting_selects_the_codecs));
 }

@@ -142,7 +142,7 @@ START_TEST(a_bad_setting_fails_no_init_but_stops_the_job)
     ck_assert_msg(capture_has("NIBBLE_UNIT_BYTES=many: it must be an integer from 4096 to 4194304"), "%s",
                   capture_text);
     ck_assert(capture_has("did you mean NIBBLE_UNIT_BYTES?"));
-    ck_assert(capture_has("NIBBLE_GRAD=nonsense"));
+    ck_assert(capture_has("NIBBLE_GRAD: rule \"nonsense\""));
     ok(NET(12)->devices(&n));
     ok(COLLNET(12)->devices(&m));
     ck_assert(n == m && n > 0);

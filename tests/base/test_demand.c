@@ -54,7 +54,7 @@ START_TEST(words_are_checked)
         ck_assert_msg(nb_demand_check(good[i], error, sizeof(error)) == 0, "%s", good[i]);
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         ck_assert_msg(nb_demand_check(bad[i], error, sizeof(error)) == -EINVAL, "%s", bad[i]);
-        ck_assert(strstr(error, "NIBBLE_REQUIRE="));
+        ck_assert(strstr(error, "NIBBLE_REQUIRE: "));
     }
 }
 END_TEST

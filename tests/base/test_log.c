@@ -58,10 +58,13 @@ START_TEST(log_shortens_long_lines)
     memset(text, 'x', sizeof(text) - 1);
     text[sizeof(text) - 1] = '\0';
     nb_log_set(see);
-    NB_WARN("%s", text);
+    NB_WARN("value %s: the reason", text);
     size_t len = strlen(seen.text);
     ck_assert_uint_lt(len, 1100);
-    ck_assert_str_eq(seen.text + len - 4, "x...");
+    ck_assert_uint_gt(len, 900);
+    ck_assert_ptr_nonnull(strstr(seen.text, "value xx"));
+    ck_assert_ptr_nonnull(strstr(seen.text, "xx...xx"));
+    ck_assert_str_eq(seen.text + len - 14, "xx: the reason");
 }
 END_TEST
 

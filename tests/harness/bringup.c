@@ -283,7 +283,7 @@ static int bad_settings(void)
         {"NIBBLE_FALLBACK_NMSE=nan", "bad setting NIBBLE_FALLBACK_NMSE=nan"},
         {"NIBBLE_ENABLE=maybe", "bad setting NIBBLE_ENABLE=maybe"},
         {"NIBBLE_CREDIT=4", "unknown setting NIBBLE_CREDIT"},
-        {"NIBBLE_GRAD=nonsense", "NIBBLE_GRAD=nonsense"},
+        {"NIBBLE_GRAD=nonsense", "NIBBLE_GRAD: rule \"nonsense\": it must be"},
         {"NIBBLE_SCHEDULE=ring", "bad setting NIBBLE_SCHEDULE=ring"},
     };
 

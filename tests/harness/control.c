@@ -124,9 +124,9 @@ static int bad_rules(void)
     static const char *const comms[] = {"NIBBLE_COMMS=nnodes=3:size=4", NULL};
     static const char *const grad[] = {"NIBBLE_GRAD=reduce_scatter:int8:4", NULL};
 
-    return sx_job("bad NIBBLE_COMMS", 1, refused_node,
-                  (void *)"NIBBLE_COMMS=nnodes=3:size=4: rule \"nnodes=3:size=4\"", comms) ||
-           sx_job("bad NIBBLE_GRAD", 1, refused_node, (void *)"NIBBLE_GRAD=reduce_scatter:int8:4: rule",
+    return sx_job("bad NIBBLE_COMMS", 1, refused_node, (void *)"NIBBLE_COMMS: rule \"nnodes=3:size=4\"",
+                  comms) ||
+           sx_job("bad NIBBLE_GRAD", 1, refused_node, (void *)"NIBBLE_GRAD: rule \"reduce_scatter:int8:4\"",
                   grad);
 }
 

@@ -41,7 +41,7 @@ say 'NIBBLE_RS  value=auto  compared_by_nodes=yes  meaning=' --all
 # Bad settings are told, and the status says so.
 NIBBLE_CREDITS=many NIBBLE_RSS=int4 NIBBLE_REQUIRE=what "$info" --no-speed --python "" >"$tmp/out" 2>/dev/null
 [ $? = 1 ] || fail "bad settings: status $?"
-for part in "NIBBLE_CREDITS=many: it must be" "did you mean NIBBLE_RS?" 'NIBBLE_REQUIRE=what: "what"'; do
+for part in "NIBBLE_CREDITS=many: it must be" "did you mean NIBBLE_RS?" 'NIBBLE_REQUIRE: "what"'; do
     grep -q -F -- "$part" "$tmp/out" || fail "not told: $part"
 done
 "$info" --nonsense >"$tmp/out" 2>&1

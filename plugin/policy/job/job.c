@@ -66,12 +66,12 @@ int nb_job_check_settings(const struct nb_params *params, const char **name, cha
         return -EINVAL;
     *name = "NIBBLE_GRAD";
     if (nb_grad_rules_parse(params->grad, &rules, why, sizeof(why))) {
-        snprintf(error, cap, "NIBBLE_GRAD=%s: %s", params->grad, why);
+        snprintf(error, cap, "NIBBLE_GRAD: %s, in %s", why, params->grad);
         return -EINVAL;
     }
     *name = "NIBBLE_COMMS";
     if (nb_comm_rules_parse(params->comms, &comms, why, sizeof(why))) {
-        snprintf(error, cap, "NIBBLE_COMMS=%s: %s", params->comms, why);
+        snprintf(error, cap, "NIBBLE_COMMS: %s, in %s", why, params->comms);
         return -EINVAL;
     }
     return 0;
