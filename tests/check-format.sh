@@ -22,7 +22,7 @@ wanted=14
 tool=$(command -v clang-format-$wanted || command -v clang-format) || tool=
 if [ -z "$tool" ] || ! "$tool" --version | grep -q "version $wanted\."; then
     [ $failed = 0 ] || exit 1
-    echo "SKIP: clang-format $wanted is not installed; line lengths and blanks are right"
+    echo "SKIP: clang-format $wanted is not installed; blanks and tabs are right"
     exit 77
 fi
 # shellcheck disable=SC2086

@@ -108,7 +108,8 @@ END_TEST
 
 #define LONG 4096
 
-/* The lists among the settings: a good item, a wrong one for their end, and the message, which must be whole. */
+/* The lists among the settings: a good item, a wrong one for their end, and the message, which must be
+ * whole. */
 static const struct {
     const char *name, *good, *wrong, *reason;
 } lists[] = {
