@@ -3,13 +3,13 @@
  * The end of a communicator.
  *
  *   state      who moves it     what happens                                                  next
- *   RUNNING    nb_coll_close    asks the engine, which sets a deadline; unfinished            CLOSING
+ *   RUNNING    nb_coll_close    asks the engine, which sets a deadline. Unfinished            CLOSING
  *                               operations fail the communicator, so that peers do not wait for them
- *   CLOSING    the engine       graceful shutdown (progress.c): what is owed is sent, then FIN,   CLOSED
- *                               until every peer has confirmed it; at once after a failure
+ *   CLOSING    the engine       graceful shutdown (progress.c): owed messages are sent, then FIN, CLOSED
+ *                               until every peer has confirmed it. At once after a failure
  *   CLOSED     the engine       lets go of the communicator: `detached`                       (freed)
  *   (an engine that is stuck: nb_coll_close gives up, and everything is left as it is)
- *   detached   nb_coll_close    the device is stopped; registrations, connections and memory go
+ *   detached   nb_coll_close    the device is stopped. Registrations, connections and memory go
  */
 #include <errno.h>
 #include <sched.h>
@@ -46,7 +46,7 @@ int nb_coll_close_begin(struct nb_coll_comm *comm)
 /* Free a communicator that the engine has let go of. */
 static void finish(struct nb_coll_comm *comm)
 {
-    nb_monitor_remove(comm->node->monitor, comm); /* before the connections are closed, which it asks */
+    nb_monitor_remove(comm->node->monitor, comm); /* first, since it asks the connections */
     nb_comm_log_summary(comm);
     nb_staging_unregister(comm);
     for (int i = 0; i < comm->nneighbors; i++) {
@@ -59,7 +59,7 @@ static void finish(struct nb_coll_comm *comm)
     nb_setup_free(comm);
 }
 
-/* Leave memory as it is: the engine, or work on the device, is stuck and may use it. */
+/* Leave memory as it is: the engine, or work on the device, is stuck and may still use it. */
 static int leave(struct nb_coll_comm *comm, const char *who)
 {
     NB_WARN("%s: closeColl: its %s is stuck, so its memory and connections are not given back", comm->label,
@@ -82,7 +82,7 @@ int nb_coll_close_step(struct nb_coll_comm *comm)
     return 0;
 }
 
-/* Wait until the engine has let go of the communicator, or is found stuck. */
+/* Wait until the engine has let go of the communicator, or is found to be stuck. */
 static void wait_detached(struct nb_coll_comm *comm)
 {
     pthread_mutex_lock(&comm->closing.lock);

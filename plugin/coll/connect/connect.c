@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * listen and connect. A node that declined CollNet alone would leave the others waiting for ever inside
- * ncclCommInitRank (NCCL compares results within a node only), so connect is a vote: first everything that
- * may fail is tried (connections and versions: mesh.c; settings, memory, registration: here), then the nodes
- * tell each other yes or no with the reason (vote.c), and one no, or one lost peer, is a no for all.
+ * listen and connect. A node that declined CollNet alone would leave the other nodes waiting for ever inside
+ * ncclCommInitRank, because NCCL compares results within a node only. So connect is a vote. First each node
+ * tries everything that may fail: connections and versions in mesh.c, settings, memory and registration here.
+ * Then the nodes send each other yes or no with the reason (vote.c). One no, or one lost peer, is a no for
+ * all nodes.
  *
  * Connecting goes in steps that never block:
  *
- *   state     a step                                            left when                                   to
- *   MESH      connect to the neighbors, accept them, exchange   all have confirmed that they are connected  PREPARE
- *             hellos (mesh.c); what does not fit is an          there is an objection, or a no is heard     DECLINE
- *             objection                                         the deadline has passed                     DECLINE
- *   PREPARE   ask the settings, hold the engine, take memory,   at once                                     VOTE
- *             register it with the connections                  something failed                            DECLINE
- *   VOTE      exchange votes (vote.c)                           all are there and say yes                   (made)
- *                                                               all are there, and coding gains nothing     DECLINE
- *                                                               there is a no, or the deadline has passed   DECLINE
- *   DECLINE   tell all others why                               they know, and nothing better can be heard  (declined)
+ *   state    a step                                    left when                                 to
+ *   MESH     connect to the neighbors, accept them,    all have confirmed their connections      PREPARE
+ *            exchange hellos (mesh.c). A hello that    there is an objection, or a no has come   DECLINE
+ *            does not fit is an objection              the deadline has passed                   DECLINE
+ *   PREPARE  ask the settings, hold the engine, take   at once                                   VOTE
+ *            memory, register it with the connections  something failed                          DECLINE
+ *   VOTE     exchange votes (vote.c)                   all are there and say yes                 (made)
+ *                                                      all are there, and coding gains no time   DECLINE
+ *                                                      there is a no, or the deadline passed     DECLINE
+ *   DECLINE  tell all other nodes why                  they know, and no better reason can come  (declined)
  *
- *   (made)      the communicator is handed to the engine; the listener stays the caller's
- *   (declined)  the reason is logged; connections, memory and listener are freed
+ *   (made)      the communicator is handed to the engine. The listener stays the caller's
+ *   (declined)  the reason is logged. Connections, memory and listener are freed
  *
- * All of it takes NIBBLE_CONNECT_TIMEOUT at most. The deadline is a little before that, so that there is time
- * to tell why.
+ * All of it takes NIBBLE_CONNECT_TIMEOUT at most. The deadline is a little earlier, so that there is time to
+ * tell the reason.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -49,13 +50,13 @@ struct nb_coll_listen {
     struct nb_context *ctx;
     int dev;
     uint64_t comm_id;
-    uint32_t order; /* of the communicators between nodes that this GPU's process makes, from 1 */
+    uint32_t order; /* this GPU's process numbers its communicators between nodes from 1 */
     const struct nb_net_ops *net;
     void *conn;
 };
 #define LISTEN_MAGIC 0x4e424c53u
 
-#define PAUSE_NS 200000L /* between steps in which nothing moved */
+#define PAUSE_NS 200000L /* pause after a step in which everything stood still */
 
 int nb_coll_listen(struct nb_context *ctx, int dev, uint64_t comm_id, void *handle,
                    struct nb_coll_listen **out)
@@ -98,7 +99,7 @@ int nb_coll_close_listen(struct nb_coll_listen *l)
 
 /* ---- connect ---------------------------------------------------------------------------------------- */
 
-/* What is known of this communicator, for NIBBLE_COMMS and the log. */
+/* Describe this communicator, for NIBBLE_COMMS and the log. */
 static void describe(struct nb_mesh *m, uint32_t order)
 {
     struct nb_coll_comm *comm = m->comm;
@@ -112,8 +113,8 @@ static void describe(struct nb_mesh *m, uint32_t order)
     nb_comm_rule_text(info, comm->traits, sizeof(comm->traits));
 }
 
-/* Settings that decline this communicator: all nodes have the same, so the no of another node that is here
- * before this one has come to say its own is what the user wants, too. */
+/* Decline the communicator if settings say so. All nodes have the same settings. So a no that arrives from
+ * another node, before this node has come to its own no, also follows the user's settings. */
 static void ask_settings(struct nb_mesh *m, uint32_t order)
 {
     const struct nb_params *p = m->comm->ctx->params;
@@ -126,10 +127,10 @@ static void ask_settings(struct nb_mesh *m, uint32_t order)
         nb_decline(m, "%s", why);
 }
 
-/* Decline a communicator on which coding gains nothing, once the facts of all nodes are here. They are with
- * the yeses of ROW and COLUMN, so from ROW_ALL on. A node says its own no only behind its last round, when
- * every node has said ROW_ALL: so whoever hears that no has the same facts, comes to the same answer here,
- * and takes the no for its own. */
+/* Decline a communicator on which coding gains no time, once the facts of all nodes are here. The yeses of
+ * ROW and COLUMN carry the facts, so they are here from ROW_ALL on. A node sends its own no only after its
+ * last round, when every node has said ROW_ALL. So a node that receives that no has the same facts, comes to
+ * the same answer here, and takes the no for its own. */
 static void ask_gain(struct nb_mesh *m)
 {
     struct nb_reckon_facts facts = m->row_facts;
@@ -145,7 +146,7 @@ static void ask_gain(struct nb_mesh *m)
     nb_decline(m, "%s", why);
 }
 
-/* Everything that may fail on this node alone, tried before the vote. */
+/* Try everything that may fail on this node alone, before the vote. */
 static void try_locally(struct nb_mesh *m, uint32_t order)
 {
     struct nb_coll_comm *comm = m->comm;
@@ -176,7 +177,7 @@ static void try_locally(struct nb_mesh *m, uint32_t order)
         nb_decline(m, "cannot register staging memory: %s", strerror(-ret));
 }
 
-/* A grid was wished for, and the nodes form none: why not. */
+/* Log why the nodes form a full mesh although a setting asks for a grid. */
 static void explain_mesh(const struct nb_coll_comm *comm, const char *schedule)
 {
     const struct nb_params *p = comm->ctx->params;
@@ -222,13 +223,13 @@ static void announce(struct nb_coll_comm *comm)
 
 struct nb_coll_connect {
     enum { MESH, PREPARE, VOTE, DECLINE } state;
-    struct nb_coll_listen *listen; /* owned until there is a communicator */
+    struct nb_coll_listen *listen; /* owned until the communicator is made */
     struct nb_coll_comm *comm;     /* owned */
     struct nb_mesh mesh;
     bool has_mesh;
 };
 
-/* All nodes said yes: the communicator begins to live. */
+/* All nodes have said yes: start the communicator. */
 static void hand_over(struct nb_coll_connect *c)
 {
     struct nb_coll_comm *comm = c->comm;
@@ -243,7 +244,7 @@ static void hand_over(struct nb_coll_connect *c)
     nb_engine_add(comm->engine, comm);
 }
 
-/* Undo what was made so far. */
+/* Undo the steps so far. */
 static void give_up(struct nb_coll_connect *c)
 {
     struct nb_coll_comm *comm = c->comm;
@@ -271,7 +272,7 @@ static void explain_decline(struct nb_mesh *m)
         nb_demand_fails(m->comm->ctx, NB_DEMAND_COLLNET, m->reason);
 }
 
-/* It ends with `ret`: the object goes. */
+/* End connect with `ret` and free the object. */
 static int end(struct nb_coll_connect *c, int ret)
 {
     if (ret) {
@@ -310,7 +311,7 @@ int nb_coll_connect_begin(void *const *handles, int nnodes, int rank, struct nb_
         return -EINVAL;
     }
     ret = bad_arguments(handles, nnodes, rank);
-    c = ret ? NULL : calloc(1, sizeof(*c)); /* nb_mesh_free is called in any case */
+    c = ret ? NULL : calloc(1, sizeof(*c)); /* the caller calls nb_mesh_free in any case */
     if (!c) {
         nb_coll_close_listen(listen);
         if (!ret)

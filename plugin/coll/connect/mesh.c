@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections out and in with every neighbor (all other nodes in a full mesh; on a grid those of the row and
- * the column), and a hello on each, which is compared with what this node is.
+ * Connections out and in with every neighbor, and a hello on each, which is compared with this node's own. In
+ * a full mesh all other nodes are neighbors, on a grid the nodes of the row and the column.
  *
  *   outgoing, one per (peer, class)                       incoming
  *     connecting -> hello sent -> confirmed by the peer     accepted -> hello read -> known as (peer, class)
@@ -10,14 +10,16 @@
  *        `--------------'                                       `-> forgotten    does not fit
  *
  * A peer confirms when all of its incoming connections from this node are known (vote.c). Until then a
- * connection that ends is made again: the other side may have taken it for a stranger's, or its process was
- * paused for long. Only a peer that cannot be dialled is lost. So what is merely late is no error.
+ * connection that ends is made again: the peer may have taken it for a stranger's, or its process may have
+ * paused for long. Only a peer that cannot be dialled is lost. So a late peer is no error.
  *
- * Connections without a hello are held in a list of their own, which has room for twice as many as friends
- * can have; the oldest goes when it is full. So nobody takes the place of a friend for good.
+ * Connections without a hello are held in a list of their own, which has room for twice as many connections
+ * as the group's nodes can make. When it is full the oldest connection goes. So a stranger never takes the
+ * place of a node of the group for good.
  *
- * Nodes with other settings, or of another release, may compute another grid: some would wait for ever for a
- * connection that nobody makes. So a node that finds that it differs from another one tells all nodes why.
+ * Nodes with other settings, or of another release, may compute another grid. Some nodes would then wait for
+ * ever for a connection that is never made. So a node that finds that it differs from another node tells all
+ * nodes why.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -36,7 +38,7 @@
 
 /* ---- messages of the handshake ----------------------------------------------------------------------- */
 
-/* Drive a message in the direction that it has. */
+/* Drive a message in its direction. */
 static int handshake_drive(const struct nb_net_ops *net, void *conn, struct nb_handshake *n, bool send)
 {
     void *data = n->buf;
@@ -82,22 +84,22 @@ void nb_handshake_again(struct nb_handshake *n)
     n->req = NULL;
 }
 
-/* Its connection is about to be closed, or handed over. */
+/* Deregister a message before its connection is closed or handed over. */
 static void handshake_forget(const struct nb_net_ops *net, void *conn, struct nb_handshake *n)
 {
     if (conn && n->mhandle)
         net->dereg_mr(conn, n->mhandle);
     n->mhandle = NULL;
-    n->len = 0; /* nothing is under way */
+    n->len = 0; /* no message is under way */
     nb_handshake_again(n);
 }
 
 /* ---- the mesh ---------------------------------------------------------------------------------------- */
 
-#define LOOK_NS (50 * (int64_t)NB_NS_PER_MS)   /* between looks at connections that nothing comes from */
-#define AGAIN_NS (100 * (int64_t)NB_NS_PER_MS) /* before a connection is made again; doubled each time */
+#define LOOK_NS (50 * (int64_t)NB_NS_PER_MS)   /* time between checks of silent connections */
+#define AGAIN_NS (100 * (int64_t)NB_NS_PER_MS) /* time before a connection is made again, doubled each time */
 #define AGAIN_DOUBLED 4
-#define LAST_WORDS_NS (5 * (int64_t)NB_NS_PER_S) /* of the time limit, kept for telling each other */
+#define LAST_WORDS_NS (5 * (int64_t)NB_NS_PER_S) /* part of the time limit that is kept for telling reasons */
 
 static int64_t now(const struct nb_mesh *m)
 {
@@ -148,7 +150,7 @@ static bool is_starved(int err)
     return err == -EMFILE || err == -ENFILE;
 }
 
-/* What a transport's error means to somebody who has not seen its log. */
+/* Describe a transport's error for a reader who has not seen the transport's log. */
 static const char *error_text(int err)
 {
     if (is_starved(err))
@@ -171,7 +173,7 @@ static void dial_failed(struct nb_mesh *m, int r, int c, int err)
     case EHOSTUNREACH:
     case ENETUNREACH: nb_decline_suspect(m, r, "cannot connect to", err); return;
     case EMFILE:
-    case ENFILE: /* there are some when others have been closed */
+    case ENFILE: /* descriptors come back when connections are closed */
         m->starved = true;
         nb_mesh_out(m, r, c)->again_ns = now(m) + AGAIN_NS;
         break;
@@ -180,7 +182,8 @@ static void dial_failed(struct nb_mesh *m, int r, int c, int err)
     nb_decline(m, "cannot connect to %s: %s", name, error_text(err));
 }
 
-/* Whether the peer may still not know of this connection, so that its end means nothing. */
+/* Return whether the peer may still not know of this connection, so that its end is no sign of a lost
+ * peer. */
 static bool is_unconfirmed(const struct nb_mesh *m, int r)
 {
     return !m->prepared && m->ballot[r].got == 0;
@@ -198,7 +201,7 @@ static bool move_out(struct nb_mesh *m, int r, int c, bool look)
         if (now(m) < o->again_ns)
             return false;
         cfg.shallow = comm->nneighbors > 1 && c != NB_CLASS_CONTROL; /* for comm/ring.c */
-        cfg.urgent = c == NB_CLASS_CONTROL; /* why a node fails leaves before its connections end */
+        cfg.urgent = c == NB_CLASS_CONTROL; /* a failing node's reason leaves before its connections end */
         ret = comm->net->connect(comm->ctx->net, comm->dev, &cfg, o->handle, &o->conn);
         if (ret)
             dial_failed(m, r, c, ret);
@@ -219,7 +222,8 @@ static bool move_out(struct nb_mesh *m, int r, int c, bool look)
     return moved || ret;
 }
 
-/* CONTROL first: over it a node can say what keeps it from making the others. */
+/* Continue outgoing connections, CONTROL first. Over it a node can tell why it cannot make the other
+ * connections. */
 static bool connect_out(struct nb_mesh *m)
 {
     const bool look = now(m) >= m->look_ns;
@@ -255,7 +259,8 @@ void nb_mesh_drop(struct nb_mesh *m, struct nb_incoming *in)
     close_in(m, in);
 }
 
-/* There will be no communicator, see above. */
+/* Link this node with all nodes, because it differs from one of them and the group is declined (see the
+ * file's head). */
 static void reach_all(struct nb_mesh *m)
 {
     m->differs = true;
@@ -263,11 +268,11 @@ static void reach_all(struct nb_mesh *m)
         m->linked[r] = r != m->comm->rank;
 }
 
-/* Compare what a peer says of itself with what we are. */
+/* Compare a peer's hello with this node's own. */
 static void check_hello(struct nb_mesh *m, const struct nb_hello *h)
 {
     const struct nb_hello *me = &m->mine;
-    /* 0: it declines because of them, and will say which. */
+    /* 0: the node declines because of its settings, and will say which */
     const bool differ = h->settings && me->settings && h->settings != me->settings;
 
     if (h->wire_version != me->wire_version || h->nclasses != me->nclasses)
@@ -283,7 +288,7 @@ static void check_hello(struct nb_mesh *m, const struct nb_hello *h)
         reach_all(m);
 }
 
-/* A second connection says that it is this one. True when it takes its place. */
+/* Return true when a second connection with the hello of a known one takes its place. */
 static bool replaces(struct nb_mesh *m, const struct nb_hello *h)
 {
     if (m->token[h->rank] != h->token_share)
@@ -295,7 +300,8 @@ static bool replaces(struct nb_mesh *m, const struct nb_hello *h)
     return false;
 }
 
-/* Its hello is here: it is the connection of a peer and class, or it goes. True when it stays. */
+/* Read the hello of an incoming connection. Return true when the connection becomes the connection of a peer
+ * and class, false when it must be closed. */
 static bool identify(struct nb_mesh *m, struct nb_incoming *in)
 {
     struct nb_coll_comm *comm = m->comm;
@@ -404,7 +410,8 @@ static bool accept_in(struct nb_mesh *m)
 
 /* ---- both ------------------------------------------------------------------------------------------- */
 
-/* Descriptors for CONTROL, by which the others can be told that there are too few. */
+/* Close connections for which CONTROL needs the descriptors, so that this node can tell the other nodes that
+ * descriptors have run out. */
 static void close_unneeded(struct nb_mesh *m)
 {
     m->starved = false;
@@ -452,7 +459,7 @@ const char *nb_mesh_missing(const struct nb_mesh *m, int rank)
 
 /* ---- begin and end ---------------------------------------------------------------------------------- */
 
-/* Until a peer greets, its address is all that is known of it. */
+/* Name a peer by its address, until its hello names its host. */
 static void name_peer(struct nb_mesh *m, int r)
 {
     struct nb_peer *peer = &m->comm->peer[r];
@@ -505,8 +512,7 @@ int nb_mesh_init(struct nb_mesh *m, struct nb_coll_comm *comm, void *listener, v
     m->mine.nnodes = (uint32_t)comm->nnodes;
     m->mine.comm_id = comm->comm_id;
     m->mine.settings = nb_params_hash(comm->ctx->params) ^ (nb_fault(comm->ctx, "hash") ? 1 : 0);
-    if (comm->ctx->params
-            ->bad_setting[0]) { /* it does not know what others take it for: a neighbor, or none */
+    if (comm->ctx->params->bad_setting[0]) { /* it does not know which nodes take it for a neighbor */
         m->mine.settings = 0;
         reach_all(m);
         nb_decline(m, "%s", comm->ctx->params->bad_setting);
@@ -522,7 +528,7 @@ int nb_mesh_init(struct nb_mesh *m, struct nb_coll_comm *comm, void *listener, v
     return ret;
 }
 
-/* The connections with a neighbor are the communicator's from here on. */
+/* Hand the connections with a neighbor over to the communicator. */
 static void hand_over(struct nb_mesh *m, int r)
 {
     const struct nb_net_ops *net = m->comm->net;
@@ -554,7 +560,7 @@ void nb_mesh_dissolve(struct nb_mesh *m, bool won)
         for (int c = 0; c < NB_CLASS_COUNT; c++) {
             if (nb_mesh_in(m, r, c))
                 nb_mesh_drop(m, nb_mesh_in(m, r, c));
-            if (m->linked[r]) /* the others were never connected with */
+            if (m->linked[r]) /* this node dialled linked nodes only */
                 close_out(m, r, c);
             m->comm->peer[r].tx[c].conn = m->comm->peer[r].rx[c].conn = NULL;
         }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creating and freeing a communicator's object with the state of all folders. */
+/* Creates and frees a communicator's object with the state of all folders. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +15,8 @@
 #include "coll/watch/watch.h"
 
 /* Order the neighbors for sending. Each node begins after its own rank: if all began with the lowest rank,
- * all would wait for that one's link. On a grid the column comes first: its nodes pass segments on to their
- * rows. */
+ * all would wait for that node's link. On a grid the column comes first, because its nodes pass segments on
+ * to their rows. */
 static void order_sends(struct nb_coll_comm *comm)
 {
     int found = 0, behind = 0;
@@ -32,7 +32,7 @@ static void order_sends(struct nb_coll_comm *comm)
     }
 }
 
-/* Find the nodes that this one will be connected with. 0 or -ENOMEM. */
+/* Find the nodes that this node will be connected with. Return 0 or -ENOMEM. */
 static int find_neighbors(struct nb_coll_comm *comm)
 {
     int *rank = calloc((size_t)comm->nnodes, sizeof(*rank)), n;
@@ -87,7 +87,7 @@ struct nb_coll_comm *nb_setup_comm(struct nb_context *ctx, int dev, uint64_t com
     comm->gpu = nb_current_gpu(ctx);
     wish = (struct nb_device_wish){.gpu = comm->gpu, .nnodes = nnodes, .comm_id = comm_id};
     comm->device_error = nb_device_choose(ctx, &wish, &comm->device);
-    if (comm->device_error) /* a reason against the group; until then a device has to exist */
+    if (comm->device_error) /* this node will decline because of it. Until then it needs a device */
         comm->device = nb_host_device();
     comm->stats.workers = comm->device->ops->workers ? comm->device->ops->workers(comm->device) : 0;
     snprintf(comm->label, sizeof(comm->label), "comm 0x%llx node %d/%d", (unsigned long long)comm_id, rank,

@@ -3,26 +3,27 @@
  * The vote that ends connect, and the token of the group.
  *
  *   round        with whom           what a yes says                       when all of them are there
- *   ROW          row (no grid: all)  this node is ready                    grid: -> COLUMN; else -> ROW_ALL
+ *   ROW          row (no grid: all)  this node is ready                    grid: -> COLUMN, else -> ROW_ALL
  *   COLUMN       column              all of the row are                    -> ROW_ALL
- *   ROW_ALL      row (no grid: all)  this node knows that all are          grid: -> COLUMN_ALL; else made
+ *   ROW_ALL      row (no grid: all)  this node knows that all are          grid: -> COLUMN_ALL, else made
  *   COLUMN_ALL   column              all of the row know it                made
  *
- * One deadline holds for all rounds, and for the connections before them. A node that has waited until then,
- * has lost a peer, or hears a no, gives up: it tells all it is connected with, in any round (connect.h), and
- * closes its connections.
+ * One deadline holds for all rounds, and for the connections before them. A node gives up when it has waited
+ * until the deadline, has lost a peer, or receives a no. It tells all nodes that it is connected with, in any
+ * round (connect.h), and closes its connections.
  *
- * Nobody can be made to wait for ever, so no number of rounds makes sure that all have a communicator or
- * none: a node may give up when the last yes is on its way to it. What the last two rounds do is to make that
- * rare. Without them a node would have its communicator with the last vote that it needs, while another one,
- * to which that vote does not get through (a link that was cut since the hellos, a node that stops between
- * two of its votes), gives up, perhaps minutes later. With them, the node that misses a vote never says that
- * it knows of all; so the others do not get their communicator either, and decline with it. What remains is a
- * failure within the exchange of the last round itself, of about one round trip. Where a communicator exists
- * then all the same, it fails at once: the no of the node that gave up arrives over its CONTROL connection.
- * Or it fails after NIBBLE_PEER_TIMEOUT, where a node that has stopped is missed by it before the others give
- * up; meanwhile those who wait for that node send heartbeats, so that nobody takes them for it, and decline
- * when they hear of the failure (vote.c).
+ * All waits end, so no number of rounds can guarantee that either all nodes or no node has a communicator: a
+ * node may give up when the last yes is on its way to it. The last two rounds make that rare. Without them a
+ * node would have its communicator with the last vote that it needs. Another node may miss that vote, because
+ * a link was cut since the hellos or a node stops between two of its votes, and give up, perhaps minutes
+ * later. With them, the node that misses a vote never says that it knows of all. So the other nodes do not
+ * get their communicator either, and decline with it.
+ *
+ * What remains is a failure within the exchange of the last round itself, of about one round trip. If a
+ * communicator exists then all the same, it fails at once: the no of the node that gave up arrives over its
+ * CONTROL connection. Or it fails after NIBBLE_PEER_TIMEOUT, when it misses a stopped node before the other
+ * nodes give up. Meanwhile the nodes that wait for the stopped node send heartbeats, so that their peers do
+ * not take them for it. They decline when they hear of the failure.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -36,27 +37,28 @@
 /* ---- reasons ----------------------------------------------------------------------------------------- */
 
 /*
- * Why a node votes no: the reason that is nearest to the cause (enum nb_cause) of all that it finds or hears.
+ * Why a node votes no: of all reasons that it finds or receives, the one that is nearest to the cause (enum
+ * nb_cause).
  *
- * A node that declines tells all others why and closes its connections, so the end of one explains little:
- * its peer may have died, or may have gone for a reason that it has told. Connections are independent, and
- * their ends may be seen in any order. So an end is a suspicion only, until what the peer has said on its way
- * is read:
+ * A node that declines tells all other nodes why and closes its connections. So the end of a connection
+ * explains little: its peer may have died, or may have gone for a reason that it has told. Connections are
+ * independent, and their ends may be seen in any order. So an end is only a suspicion until this node has
+ * read the messages that the peer sent before:
  *
- *   a no of the peer                    it has told why; its end means nothing
- *   the end of its CONTROL, no no       it is lost: it died, or could not say anything any more
- *   nothing for a moment                it is lost, as far as this node can tell
+ *   a no of the peer                    it has told why, so its end is disregarded
+ *   the end of its CONTROL, no no       it is lost: it died, or could not send any more messages
+ *   silence for a moment                it is lost, as far as this node can tell
  *
- * Who has waited in vain for another node cannot know whether that one waits in turn for a third. The third's
- * neighbors do, and what they say takes a message or two more. So a node with such a reason stays a moment
- * after it is told all, to hear a better one and to pass it on.
+ * A node that has waited in vain for a second node cannot know whether the second node waits in turn for a
+ * third one. The third node's neighbors do, and their reasons take a message or two more. So a node with such
+ * a reason stays for a moment after it has told all nodes, to receive a better reason and to pass it on.
  *
  * For the thread that connects.
  */
 
-/* For what is on its way; less where NIBBLE_CONNECT_TIMEOUT leaves little. */
+/* Time for messages that are on their way. Shorter where NIBBLE_CONNECT_TIMEOUT leaves little. */
 #define MOMENT_NS ((int64_t)NB_NS_PER_S / 2)
-#define MOMENTS 16 /* of them are in the time limit */
+#define MOMENTS 16 /* moments in the time limit, at least */
 
 static int64_t now(const struct nb_mesh *m)
 {
@@ -70,7 +72,7 @@ static int64_t moment_ns(const struct nb_mesh *m)
     return most < MOMENT_NS ? most : MOMENT_NS;
 }
 
-/* Only a surer cause takes the place of another. */
+/* Set the reason if its cause is nearer than the present one's. */
 static void set_decline(struct nb_mesh *m, enum nb_cause cause, bool own, const char *text)
 {
     if (m->cause <= cause)
@@ -104,7 +106,7 @@ void nb_decline_blame(struct nb_mesh *m, enum nb_cause cause, const char *fmt, .
     set_decline(m, cause, true, text);
 }
 
-/* Another node has voted no. */
+/* Take over the reason of another node's no. */
 static void reason_adopt(struct nb_mesh *m, enum nb_cause cause, const char *text)
 {
     set_decline(m, cause, false, text);
@@ -121,7 +123,7 @@ void nb_decline_suspect(struct nb_mesh *m, int rank, const char *what, int err)
         *s = (struct nb_suspicion){.what = what, .err = err, .since_ns = now(m)};
 }
 
-/* Turn suspicions that nothing has explained into a reason. True when that has moved something. */
+/* Turn suspicions that stay unexplained into a reason. Return true when something moved. */
 static bool reason_weigh(struct nb_mesh *m)
 {
     bool moved = false;
@@ -143,13 +145,13 @@ static bool reason_weigh(struct nb_mesh *m)
     return moved;
 }
 
-/* Whether the reason has stood for as long as something may be on its way. */
+/* Return whether the reason has stood for as long as a message may be on its way. */
 static bool reason_is_old(const struct nb_mesh *m)
 {
     return now(m) - m->reason_ns >= moment_ns(m);
 }
 
-/* Whether nothing that is nearer to the cause is to be expected of those who have said no. */
+/* Return whether this node has the nearest cause that it can expect from nodes that have said no. */
 static bool reason_is_final(const struct nb_mesh *m)
 {
     if (m->cause == NB_CAUSE_SURE)
@@ -163,16 +165,16 @@ static bool reason_is_final(const struct nb_mesh *m)
 /* ---- ballots ----------------------------------------------------------------------------------------- */
 
 /*
- * What nodes say to each other over CONTROL while a group is made: a yes in each round that they share, and
- * a no at any time (struct nb_vote). Yeses wait for their turn, a no does not: a node with a reason tells it
- * to all that it is connected with, and who hears it does the same. So it reaches all nodes in two hops,
- * whatever they wait for, and what stands in their logs is the reason nearest to the cause (enum nb_cause).
+ * Votes over CONTROL while a group is made: a yes in each round that two nodes share, and a no at any time
+ * (struct nb_vote). Yeses wait for their turn, a no goes at once. A node with a reason tells it to all nodes
+ * that it is connected with, and each receiver does the same. So it reaches all nodes in two hops, whatever
+ * they wait for, and their logs show the reason nearest to the cause (enum nb_cause).
  *
  * For the thread that connects.
  */
 
 /*
- * See connect.h. Yeses of a peer come in the order of rounds; a row and a column share no connection, so each
+ * See connect.h. Yeses of a peer come in the order of rounds. A row and a column share no connection, so each
  * connection carries three:
  *
  *   number   round                    in the row   in the column
@@ -180,11 +182,11 @@ static bool reason_is_final(const struct nb_mesh *m)
  *   1        ROW, COLUMN              ROW          COLUMN
  *   2        ROW_ALL, COLUMN_ALL      ROW_ALL      COLUMN_ALL
  *
- * What is behind the third belongs to the communicator, which may exist there already. Where it does, this
- * node has to show that it lives, although it still waits for another's third, and to hear when the peer
- * fails. So from there on both use the rings that will be the communicator's (comm/ring.h): heartbeats are
- * sent and taken, a no and an ABORT are heard, all else stays in the ring. Heartbeats begin when both have
- * said all three: only then the peer knows the token by which it tells them from votes.
+ * Messages behind the third yes belong to the communicator, which may already exist at the peer. Then this
+ * node has to show that it lives, although it still waits for another peer's third yes, and to learn when the
+ * peer fails. So from there on both use the rings that will be the communicator's (comm/ring.h). They send
+ * and take heartbeats and read a no and an ABORT, and all other messages stay in the ring. Heartbeats begin
+ * when both have said all three: only then the peer knows the token by which it tells them from votes.
  */
 
 #define YESES 3
@@ -196,7 +198,7 @@ static bool is_in_column(const struct nb_mesh *m, int rank)
     return nb_on_grid(comm) && nb_grid_same_column(comm->grid, comm->rank, rank);
 }
 
-/* The number of a round's yes. */
+/* Return the number of a round's yes. */
 static unsigned number_of(enum nb_round round)
 {
     return round == NB_ROUND_GREETED ? 0 : round <= NB_ROUND_COLUMN ? 1 : 2;
@@ -210,13 +212,13 @@ static enum nb_round round_of(const struct nb_mesh *m, int rank, unsigned number
     return (is_in_column(m, rank) ? column : row)[number];
 }
 
-/* Whether this node shares the round with that one. */
+/* Return whether this node shares the round with node `rank`. */
 static bool ballot_is_shared(const struct nb_mesh *m, int rank, enum nb_round round)
 {
     return m->comm->peer[rank].linked && round_of(m, rank, number_of(round)) == round;
 }
 
-/* The yes of this round may be said to all who share it. */
+/* Allow this round's yes to all peers that share the round. */
 static void ballots_open(struct nb_mesh *m, enum nb_round round)
 {
     for (int r = 0; r < m->comm->nnodes; r++)
@@ -224,13 +226,14 @@ static void ballots_open(struct nb_mesh *m, enum nb_round round)
             m->ballot[r].due = (uint8_t)(number_of(round) + 1);
 }
 
-/* A transport may refuse a message for a while: it is under way all the same. */
+/* Return whether the message's buffer is free. A message that the transport refuses for a while is under
+ * way. */
 static bool is_idle(const struct nb_handshake *n)
 {
     return !n->len || n->done;
 }
 
-/* Whether the yes of round `round` has been said to peer `rank`, and heard of it. */
+/* Return whether this node has sent its yes of round `round` to peer `rank`, and received the peer's. */
 static bool ballot_is_done(const struct nb_mesh *m, int rank, enum nb_round round)
 {
     const struct nb_ballot *b = &m->ballot[rank];
@@ -239,7 +242,7 @@ static bool ballot_is_done(const struct nb_mesh *m, int rank, enum nb_round roun
     return b->got > number && (b->said > number + 1 || (b->said == number + 1 && is_idle(&b->out)));
 }
 
-/* ---- saying ----------------------------------------------------------------------------------------- */
+/* ---- sending ---------------------------------------------------------------------------------------- */
 
 static bool all_have_come(const struct nb_mesh *m, int rank)
 {
@@ -282,8 +285,8 @@ static void pack_no(struct nb_mesh *m, struct nb_handshake *out)
     nb_vote_pack(&v, out->buf);
 }
 
-/* Tell peer `r`, which may have its communicator, that this node lives. A connection that has ended is looked
- * into by the engine, if it comes to that: the peer may have closed. */
+/* Tell peer `r`, which may have its communicator, that this node lives. If the connection has ended, the
+ * engine will examine it when this communicator is made, because the peer may have closed. */
 static bool show_life(struct nb_mesh *m, int r)
 {
     struct nb_coll_comm *comm = m->comm;
@@ -291,11 +294,11 @@ static bool show_life(struct nb_mesh *m, int r)
 
     if (m->declining || m->ballot[r].got < YESES || m->ballot[r].said < YESES || peer->life.lost)
         return false;
-    nb_control_alive(comm, peer, nb_clock_ns(&comm->ctx->clock)); /* one that finds no room is left out */
+    nb_control_alive(comm, peer, nb_clock_ns(&comm->ctx->clock)); /* skipped when the ring is full */
     return nb_tx_progress(comm, peer, &peer->tx[NB_CLASS_CONTROL]) > 0;
 }
 
-/* Say what is due to peer `r`. */
+/* Send the vote that is due to peer `r`. */
 static bool say(struct nb_mesh *m, int r)
 {
     const struct nb_outgoing *o = nb_mesh_out(m, r, NB_CLASS_CONTROL);
@@ -333,9 +336,9 @@ static bool say(struct nb_mesh *m, int r)
     return true;
 }
 
-/* ---- hearing ---------------------------------------------------------------------------------------- */
+/* ---- receiving -------------------------------------------------------------------------------------- */
 
-/* The incoming connection of peer `r` has ended. */
+/* Handle the end of peer `r`'s incoming connection. */
 static void ended(struct nb_mesh *m, int r, int err)
 {
     struct nb_ballot *b = &m->ballot[r];
@@ -347,7 +350,8 @@ static void ended(struct nb_mesh *m, int r, int err)
     }
     b->ended = !b->no;
     if (!b->no && !m->prepared && m->comm->net->lost) {
-        nb_mesh_drop(m, nb_mesh_in(m, r, NB_CLASS_CONTROL)); /* it comes again, or cannot be dialled */
+        /* it comes again, or the peer cannot be dialled */
+        nb_mesh_drop(m, nb_mesh_in(m, r, NB_CLASS_CONTROL));
         return;
     }
     b->over = true;
@@ -356,7 +360,7 @@ static void ended(struct nb_mesh *m, int r, int err)
                          strerror(-err));
 }
 
-/* A communicator that this node will not have has failed: its author says why. */
+/* Take over the reason of an abort: the peers' communicator has failed, and this node will not have one. */
 static void adopt_failure(struct nb_mesh *m, const struct nb_ctl *abort)
 {
     const struct nb_coll_comm *comm = m->comm;
@@ -397,7 +401,7 @@ static void read_vote(struct nb_mesh *m, int r)
     }
 }
 
-/* Whether anything is to be expected of peer `r`. */
+/* Return whether this node expects a message from peer `r`. */
 static bool is_awaited(const struct nb_mesh *m, int r)
 {
     const struct nb_ballot *b = &m->ballot[r];
@@ -405,7 +409,8 @@ static bool is_awaited(const struct nb_mesh *m, int r)
     return nb_mesh_in(m, r, NB_CLASS_CONTROL) && !b->over && (m->declining || b->suspicion.what || !b->no);
 }
 
-/* A message behind the last yes. False when it stays where it is: it is the communicator's. */
+/* Read a message behind the last yes. Return false when it belongs to the communicator and stays in the
+ * ring. */
 static bool read_behind(struct nb_mesh *m, int r, const uint8_t *message, size_t len)
 {
     struct nb_ballot *b = &m->ballot[r];
@@ -429,7 +434,7 @@ static bool read_behind(struct nb_mesh *m, int r, const uint8_t *message, size_t
     return true;
 }
 
-/* Peer `r` has said its last yes: what it says as its communicator, if it has one. */
+/* Receive from peer `r` after its last yes: the messages of its communicator, if it has one. */
 static bool hear_behind(struct nb_mesh *m, int r)
 {
     struct nb_coll_comm *comm = m->comm;
@@ -482,7 +487,7 @@ bool nb_ballots_move(struct nb_mesh *m)
 {
     bool moved = false;
 
-    /* A no that is here counts before anything is said. */
+    /* Read every no that is here before this node sends anything. */
     for (int r = 0; r < m->comm->nnodes; r++)
         moved |= hear(m, r);
     moved |= reason_weigh(m);
@@ -493,20 +498,21 @@ bool nb_ballots_move(struct nb_mesh *m)
     return moved;
 }
 
-/* There is a reason, so there will be no communicator: nothing but that is said from here on. */
+/* Decline the group for the reason. From here on this node sends only the reason. */
 static void ballots_decline(struct nb_mesh *m)
 {
     m->declining = true;
 }
 
-/* Whether a peer may still be told something: it may live although nothing more is heard of it; but that is
- * not waited for. */
+/* Return whether a peer may still be told the reason. It may live although it is silent, but this node waits
+ * for such a peer only while the reason is new. */
 static bool is_there(const struct nb_mesh *m, const struct nb_ballot *b)
 {
     return !b->over || (!b->no && !reason_is_old(m));
 }
 
-/* Whether all who can be told have been, and nothing can be heard that is nearer to the cause. */
+/* Return whether this node has told all peers that it can reach, and cannot receive a reason nearer to the
+ * cause. */
 static bool ballots_are_over(const struct nb_mesh *m)
 {
     if (!reason_is_final(m))
@@ -518,7 +524,7 @@ static bool ballots_are_over(const struct nb_mesh *m)
             continue;
         if (is_there(m, b) && (b->told != m->version || !is_idle(&b->out)))
             return false;
-        /* Who is the cause itself, or has heard of it, does not change its mind. */
+        /* A peer that is the cause itself, or has heard of it, keeps its reason. */
         if (m->cause != NB_CAUSE_SURE && !b->over && !b->no && !m->deaf)
             return false;
     }
@@ -529,7 +535,7 @@ static bool ballots_are_over(const struct nb_mesh *m)
 
 /* ---- rounds ----------------------------------------------------------------------------------------- */
 
-/* Shares of a token, in order: the same on all nodes, different for every group. */
+/* Return a token from shares, in order. It is the same on all nodes and different for every group. */
 static uint32_t fold(const struct nb_mesh *m, const uint32_t *share, int n)
 {
     uint64_t h = nb_hash64(share, (size_t)n * sizeof(*share), m->mine.comm_id);
@@ -580,7 +586,7 @@ enum nb_stepped nb_vote_step(struct nb_mesh *m)
     moved |= nb_ballots_move(m);
     if (m->cause != NB_CAUSE_NONE)
         return NB_STEPPED_DONE;
-    if (is_complete(m) && is_last(m)) /* however late: nobody has given up before it knew of all */
+    if (is_complete(m) && is_last(m)) /* even when late: every node stayed until it knew of all */
         return NB_STEPPED_DONE;
     if (now(m) > m->deadline)
         return NB_STEPPED_DONE;
@@ -598,7 +604,7 @@ bool nb_vote_is_won(const struct nb_mesh *m)
 
 /* ---- giving up -------------------------------------------------------------------------------------- */
 
-/* Those of which `is_missing` is true. */
+/* Name the nodes of which `is_missing` is true. */
 static struct nb_name_list name_missing(const struct nb_mesh *m,
                                         bool (*is_missing)(const struct nb_mesh *, int))
 {
@@ -621,7 +627,7 @@ static bool misses_vote(const struct nb_mesh *m, int r)
     return ballot_is_shared(m, r, m->round) && !ballot_is_done(m, r, m->round);
 }
 
-/* Who has not done its part so far. */
+/* Blame the nodes that have not done their part so far. */
 static void blame_missing(struct nb_mesh *m)
 {
     static const char *const what[NB_ROUND_COUNT] = {
@@ -650,7 +656,7 @@ void nb_decline_begin(struct nb_mesh *m)
 {
     const int64_t soon = now(m) + (m->end - m->begun) / 4;
 
-    /* Others may have given up waiting for this node, while it waits for somebody else. */
+    /* Other nodes may have given up waiting for this node, while it waits for another one. */
     if (m->cause >= NB_CAUSE_CONNECT)
         blame_missing(m);
     ballots_decline(m);
