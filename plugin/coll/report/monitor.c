@@ -272,8 +272,7 @@ static void write_report(struct nb_monitor *m, const char *why)
     free(list);
 }
 
-/* ---- the periodic thread
- * ----------------------------------------------------------------------------------------- */
+/* ---- the periodic thread --------------------------------------------------------------------------- */
 
 static void turn(void *arg)
 {
