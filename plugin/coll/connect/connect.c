@@ -184,7 +184,7 @@ static void explain_mesh(const struct nb_coll_comm *comm, const char *schedule)
     char why[160];
 
     if (p->schedule != NB_SCHEDULE_TWO_LEVEL && p->schedule != NB_SCHEDULE_AUTO)
-        snprintf(why, sizeof(why), "NIBBLE_GROUP means nothing with NIBBLE_SCHEDULE=%s", schedule);
+        snprintf(why, sizeof(why), "NIBBLE_GROUP has no effect with NIBBLE_SCHEDULE=%s", schedule);
     else if (p->schedule == NB_SCHEDULE_AUTO && comm->nnodes < NB_GRID_NODES)
         snprintf(why, sizeof(why), "NIBBLE_SCHEDULE=auto makes one from %d nodes on", NB_GRID_NODES);
     else if (!p->group)

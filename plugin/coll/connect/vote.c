@@ -387,7 +387,7 @@ static void read_vote(struct nb_mesh *m, int r)
         reason_adopt(m, (enum nb_cause)v.round, v.reason[0] ? v.reason : name);
     } else if (v.rank != (uint32_t)r || v.round != round_of(m, r, b->got)) {
         b->over = true;
-        nb_decline(m, "malformed vote from %s: that of node %u in round %u", name, v.rank, v.round);
+        nb_decline(m, "malformed vote from %s: it names node %u and round %u", name, v.rank, v.round);
     } else {
         const struct nb_reckon_facts facts = {v.mbps, v.codec, v.workers};
 

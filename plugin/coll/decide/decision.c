@@ -618,8 +618,8 @@ static void forget_errors(struct nb_coll_comm *comm)
 {
     if (!comm->stats.weight_jumps++)
         NB_INFO(NCCL_NET,
-                "%s: gathered weights are far from those before (a checkpoint?): residuals are dropped, "
-                "now and whenever it happens again",
+                "%s: gathered weights are far from the earlier ones (a checkpoint?): residuals are dropped, "
+                "now and at each later jump",
                 comm->label);
     nb_feedback_drop_all(comm->decisions->feedback);
 }

@@ -81,8 +81,9 @@ void nb_facts_log(const struct nb_coll_comm *comm)
     if (nb_policy_reckons(p, NB_FUNC_ALL_REDUCE))
         nb_reckon_text(r, NB_FUNC_ALL_REDUCE, text[1], sizeof(text[1]));
     nb_reckon_facts_text(&r->facts, facts, sizeof(facts));
-    NB_INFO(NCCL_INIT | NCCL_NET, "%s: auto, on %s (the slowest nodes'): reduce_scatter %s; all_reduce %s",
-            comm->label, facts, text[0], text[1]);
+    NB_INFO(NCCL_INIT | NCCL_NET,
+            "%s: auto, on %s (of the slowest nodes): reduce_scatter %s, and all_reduce %s", comm->label,
+            facts, text[0], text[1]);
 }
 
 void nb_facts_log_seen(const struct nb_coll_comm *comm, const struct nb_coll_stats *stats)

@@ -84,7 +84,7 @@ static int gather_confirm(struct nb_coll_comm *comm, int rank, uint64_t opno, co
         return 0;
     c = confirms_of(comm, opno);
     if (!c)
-        return nb_comm_error(comm, -EPROTO, "all_gather %llu is confirmed before %u others are",
+        return nb_comm_error(comm, -EPROTO, "all_gather %llu is confirmed before %u other all_gathers",
                              (unsigned long long)opno, NB_OPS);
     if (c->nodes == 0) {
         *c = (struct nb_confirm){.opno = opno};
@@ -143,7 +143,7 @@ int nb_confirm_column_received(struct nb_coll_comm *comm, const struct nb_peer *
     const int row = nb_grid_row(comm->grid, comm->rank);
 
     if (!nb_on_grid(comm) || !nb_grid_same_row(comm->grid, peer->rank, comm->rank))
-        return nb_comm_error(comm, -EPROTO, "%s confirms a column that is not its business", peer->name);
+        return nb_comm_error(comm, -EPROTO, "%s confirms a column to a node outside its row", peer->name);
     if (bit(ctl->rows, row)) {
         nb_refs_confirmed(comm->refs, ctl->a, !bit(ctl->lost, row), 1);
         note_confirmed(comm, ctl);
