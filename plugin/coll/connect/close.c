@@ -2,7 +2,7 @@
 /*
  * The end of a communicator.
  *
- *   state      who moves it     what happens                                                  next
+ *   state      who moves it     actions                                                       next
  *   RUNNING    nb_coll_close    asks the engine, which sets a deadline. Unfinished            CLOSING
  *                               operations fail the communicator, so that peers do not wait for them
  *   CLOSING    the engine       graceful shutdown (progress.c): owed messages are sent, then FIN, CLOSED

@@ -132,7 +132,7 @@ int nb_mesh_init(struct nb_mesh *m, struct nb_coll_comm *comm, void *listener, v
  * CONTROL only. Return true when something moved. */
 bool nb_mesh_move(struct nb_mesh *m);
 
-/* Return what is missing between this node and peer `rank`, or NULL. */
+/* Return the text that says which connection or confirmation of peer `rank` is missing, or NULL. */
 const char *nb_mesh_missing(const struct nb_mesh *m, int rank);
 /* Close a connection from a peer, which may connect again. */
 void nb_mesh_drop(struct nb_mesh *m, struct nb_incoming *in);

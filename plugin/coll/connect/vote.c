@@ -2,7 +2,7 @@
 /*
  * The vote that ends connect, and the token of the group.
  *
- *   round        with whom           what a yes says                       when all of them are there
+ *   round        with whom           meaning of a yes                      when all of them are there
  *   ROW          row (no grid: all)  this node is ready                    grid: -> COLUMN, else -> ROW_ALL
  *   COLUMN       column              all of the row are                    -> ROW_ALL
  *   ROW_ALL      row (no grid: all)  this node knows that all are          grid: -> COLUMN_ALL, else made
@@ -19,7 +19,7 @@
  * later. With them, the node that misses a vote never says that it knows of all. So the other nodes do not
  * get their communicator either, and decline with it.
  *
- * What remains is a failure within the exchange of the last round itself, of about one round trip. If a
+ * The remaining case is a failure within the exchange of the last round itself, of about one round trip. If a
  * communicator exists then all the same, it fails at once: the no of the node that gave up arrives over its
  * CONTROL connection. Or it fails after NIBBLE_PEER_TIMEOUT, when it misses a stopped node before the other
  * nodes give up. Meanwhile the nodes that wait for the stopped node send heartbeats, so that their peers do

@@ -158,7 +158,7 @@ struct nb_kill_switch { /* kill switch of a communicator */
 /* State of a communicator. Private to this folder, except for tests. */
 struct nb_decisions {
     struct nb_feedback *feedback;
-    struct nb_job *job;      /* the calls of this GPU's process, and what the job module learned from them */
+    struct nb_job *job;      /* the calls of this GPU's process, and its knowledge from them */
     uint64_t job_comm;       /* this communicator's number in the job, for operations without a record */
     struct nb_op_info *info; /* [NB_OPS], a ring */
     uint64_t infos_used;

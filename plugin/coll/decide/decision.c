@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decides on an operation: its codec, and which residual it continues. The rules say what may be coded at all
- * (policy/rules/decide.c). The job's calls and data say whether the operation carries a gradient, and which
- * buffer it comes from (policy/job/job.c).
+ * Decides on an operation: its codec, and which residual it continues. The rules say which operations may be
+ * coded (policy/rules/decide.c). The job's calls and data say whether the operation carries a gradient, and
+ * which buffer it comes from (policy/job/job.c).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -31,12 +31,12 @@ struct nb_op_info {
     uint64_t opno;
     uint64_t bytes;                  /* of the whole vector */
     struct nb_kept_evidence *looked; /* kept until the decision. NULL: values were not sampled */
-    /* reductions */
+    /* for reductions */
     ncclRedOp_t redop;
     struct nb_facts facts; /* as far as they are known */
-    enum nb_dtype dtype;   /* all-gather: where the codec is DELTA4 */
+    enum nb_dtype dtype;   /* all-gather: valid when the codec is DELTA4 */
     int64_t asserted;      /* identity by the record of a tool or test, -1: none */
-    uint64_t values;       /* a block of the error state */
+    uint64_t values;       /* values in a block of the residual */
     uint32_t blocks;
     uint64_t geometry;
     enum nb_raw_reason reason;

@@ -19,7 +19,7 @@
 /*
  * Return whether two hops are faster for an all-gather.
  *
- * NCCL's windows walk over the blocks of all nodes one after the other, with some bytes in flight. When those
+ * NCCL's windows walk over the blocks of all nodes one after the other, with some bytes in flight. When these
  * bytes belong to one or two owners only, a direct all-gather lets these owners send everything N-1 times
  * while the other nodes' links are idle. Let a node have B bytes, F bytes be in flight, and a link take time
  * t for a byte. Owners run ahead in their own blocks, because their contributions are staged. Then
