@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The communicator, which all folders of the engine share: its nodes, the rings to its peers, its windows and
- * operations, and the error that it has failed with. Folders above keep their own state behind a pointer. The
- * other headers of this folder are parts of this one that stand alone.
+ * operations, and the error with which it has failed. Folders above keep their own state behind a pointer.
+ * The other headers of this folder are parts of this one that stand alone.
  *
- * The folders of the engine. Each uses those below it:
+ * The folders of the engine. Each uses the folders below it:
  *
- *     connect    listen, mesh, handshake, vote; creating and closing a communicator
+ *     connect    listen, mesh, handshake, vote. Creating and closing a communicator
  *     (coll)     the engine and its rounds, and the calls of NCCL that hand windows over
  *     report     metrics, summary, hang report
  *     watch      heartbeats, late peers, lost connections, aborts, graceful shutdown
  *     flow       the way of a window: operation, tasks, sending, receiving, sums, forwards, retransmission
- *     schedule   where each segment of a window goes, and who confirms it
+ *     schedule   where each segment of a window goes, and which node confirms it
  *     decide     codec and residual of an operation
- *     comm       this one
+ *     comm       this folder
  *
  * Threads: the ring of windows has one producer at a time (submit.lock) and the engine thread as consumer.
  * All other fields belong to the engine thread once connect has handed the communicator over. The engine
- * thread holds progress_lock while it works, so that others can read statistics. Close waits for
+ * thread holds progress_lock while it works, so that other threads can read statistics. Close waits for
  * closing.detached.
  *
- * Why no two nodes deadlock: NCCL calls windows in the same order on every node. So every connection carries
+ * Nodes do not deadlock. NCCL calls windows in the same order on every node. So every connection carries
  * messages in that order, first in, first out. Peers and classes have buffers of their own, except that an
- * all-gather's unit is kept once for all its receivers, in the same order. A node works for others (sums,
- * forwards) in the order of windows, too (flow/forward.c), and sends these messages with class RESULT, which
- * end at their receiver (schedule/two_level.c explains grids). So the oldest unfinished segment of the group
- * always finds a buffer at its sender and a credit at its receiver, and by induction everything moves. A peer
- * may wait for slower peers of its class (ring.c), for a bounded time. Requests for raw bytes of an
- * all-gather are outside this order: they travel as CONTROL, which every node always reads.
+ * all-gather's unit is kept once for all its receivers, in the same order. A node works for other nodes
+ * (sums, forwards) in the order of windows, too (flow/forward.c). It sends these messages with class RESULT,
+ * and they end at their receiver (schedule/two_level.c explains grids). So the oldest unfinished segment of
+ * the group always finds a buffer at its sender and a credit at its receiver, and by induction everything
+ * moves. A peer may wait for slower peers of its class (ring.c), for a bounded time. Requests for raw bytes
+ * of an all-gather are outside this order: they travel as CONTROL, which every node always reads.
  */
 #ifndef NIBBLE_COLL_COMM_COMM_H
 #define NIBBLE_COLL_COMM_COMM_H
@@ -59,34 +59,32 @@ struct nb_peer;
 
 /* ---- peers ------------------------------------------------------------------------------------------- */
 
-struct nb_peer_life {             /* heartbeats, FIN and loss of a peer */
-    int64_t received_ns, sent_ns; /* the last arrival of anything, and the last heartbeat sent */
-    int fin, fin_acked,
-        our_fin_acked;     /* it has said FIN; this node has acknowledged that; it has acknowledged ours */
-    uint64_t fin_count[2]; /* messages that it has sent as CONTRIB and as RESULT */
-    int lost;              /* the error with which a connection has ended before FIN; 0: none */
-    uint64_t confirmed;    /* 1 + the newest all-gather that it has confirmed; 0: none */
-    int quiet;             /* from its last heartbeat: the silent neighbor that it reports, < 0: none */
-    int64_t quiet_ms;      /* for how long that one has been silent */
+struct nb_peer_life {                  /* heartbeats, FIN and loss of a peer */
+    int64_t received_ns, sent_ns;      /* the last arrival of any message, the last heartbeat sent */
+    int fin, fin_acked, our_fin_acked; /* FIN has arrived, was acknowledged, the peer has acknowledged ours */
+    uint64_t fin_count[2];             /* messages that the peer has sent as CONTRIB and as RESULT */
+    int lost;                          /* the error with which a connection has ended before FIN, or 0 */
+    uint64_t confirmed;                /* 1 + the newest all-gather that the peer has confirmed, or 0 */
+    int quiet;                         /* the silent neighbor that its last heartbeat reports, or < 0 */
+    int64_t quiet_ms;                  /* time of that neighbor's silence */
 };
 
 /* The block of an all-gather that is arriving from a peer. */
 struct nb_peer_gather {
-    uint64_t seq; /* the window of its next CONTRIB message */
+    uint64_t seq; /* the window of the peer's next CONTRIB message */
     /* Direct schedule: the operation that its segments belong to. */
-    uint64_t op, bytes, delivered; /* its number; bytes that were taken, and that were delivered */
-    int open, keep,
-        kept;         /* some bytes were taken; they are to be kept as a reference; all of them could be */
-    uint64_t next_op; /* every all-gather before this operation has arrived */
-    unsigned tasks;   /* tasks in flight with its segments, all of operation task_op */
+    uint64_t op, bytes, delivered; /* number of the operation, bytes taken, and bytes delivered */
+    int open, keep, kept;          /* some bytes were taken, they are to be kept, all of them could be kept */
+    uint64_t next_op;              /* every all-gather before this operation has arrived */
+    unsigned tasks;                /* tasks in flight with its segments, all of operation task_op */
     uint64_t task_op;
 };
 
 struct nb_peer {
     int rank;
     char name[112]; /* "node 3 (host, address)" */
-    int linked;     /* connected with this node: the rings below exist */
-    int gone;       /* the exchange is over: it said FIN before, or this node is closing */
+    int linked;     /* this node is connected with the peer: the rings below exist */
+    int gone;       /* the exchange is over: the peer has sent FIN, or this node is closing */
     struct nb_tx tx[NB_CLASS_COUNT];
     struct nb_rx rx[NB_CLASS_COUNT];
     struct nb_peer_life life;
@@ -97,12 +95,12 @@ struct nb_peer {
 /* ---- closing ----------------------------------------------------------------------------------------- */
 
 /*
- * The messages between the thread that closes a communicator and the engine. Neither waits for progress_lock:
- * the engine holds it while it works, perhaps for ever (stuck.c).
+ * The messages between the thread that closes a communicator and the engine. They need no progress_lock,
+ * which the engine holds while it works, perhaps for ever (stuck.c).
  */
 
 struct nb_closing {
-    bool unfinished;      /* operations are open, so peers must not wait for them; written before `asked` */
+    bool unfinished;      /* operations are open, so peers must not wait for them. Written before `asked` */
     _Atomic bool asked;   /* asks the engine to end the communicator */
     pthread_mutex_t lock; /* guards the members below */
     pthread_cond_t cond;  /* on CLOCK_MONOTONIC */
@@ -112,47 +110,48 @@ struct nb_closing {
 /* ---- failing ----------------------------------------------------------------------------------------- */
 
 /*
- * How a communicator fails. The first error wins, is logged once, and every later call on the communicator
- * returns it. Failing only records the error. At the end of the same round watch/failure.c sends ABORT to the
- * peers, and only then do NCCL's calls return the error, so that a process that exits at once has told its
- * peers.
+ * How a communicator fails. The first error wins. It is logged once, and every later call on the communicator
+ * returns it. nb_comm_fail only records the error. At the end of the same round watch/failure.c sends ABORT
+ * to the peers. Only then do NCCL's calls return the error. So the peers know the cause even if the process
+ * exits at once.
  *
  * The record is the cause as its author, the node that found it, describes it. Other nodes pass it on
  * unchanged.
  *
- * The end of a connection explains little: the peer may have died, or it may have failed for a reason that it
- * has sent, and closed. So nb_comm_suspect only notes it, and watch/failure.c explains it before it counts.
+ * The end of a connection explains little. The peer may have died. Or it may have failed for a reason that it
+ * has sent, and then closed. So nb_comm_suspect only notes the end, and watch/failure.c explains it before it
+ * counts.
  *
  * For the engine thread, and for threads that hold progress_lock.
  */
 
 struct nb_failure {
-    _Atomic int error; /* the first error, a negative errno; 0: none */
-    /* What NCCL's calls return: the error once the peers were told, or -ETIMEDOUT when the calls have given
-     * up on the engine (stuck.c). Any thread. */
+    _Atomic int error; /* the first error, a negative errno, or 0 */
+    /* The result of NCCL's calls: the error after ABORT was sent to the peers, or -ETIMEDOUT when the calls
+     * have given up on the engine (stuck.c). Any thread. */
     _Atomic int shown;
     int author;             /* the node that found the cause */
     char text[NB_CTL_TEXT]; /* its description */
-    int64_t suspect_ns;     /* since when a connection is lost (nb_peer_life.lost); 0: none */
-    int64_t abort_ns;       /* when ABORT was queued; 0: not yet */
-    int aborts_left;        /* peers that ABORT has not left for yet */
+    int64_t suspect_ns;     /* when a connection was lost (nb_peer_life.lost), or 0 */
+    int64_t abort_ns;       /* when ABORT was queued, or 0 */
+    int aborts_left;        /* peers for which ABORT has not left yet */
 };
 
 /* Record the failure `err` (negative errno), which the caller has logged, and send `why` to the peers. Return
- * the error in force: `err`, or that of an earlier failure. */
+ * the error in force: `err`, or the error of an earlier failure. */
 int nb_comm_fail(struct nb_coll_comm *comm, int err, const char *why);
-/* The same, but log the formatted text first. Errors after the first are dropped. */
+/* Do the same, but log the formatted text first. Errors after the first are dropped. */
 int nb_comm_error(struct nb_coll_comm *comm, int err, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* Handle an ABORT from `via`: log and record its author's description. */
 int nb_comm_abort_received(struct nb_coll_comm *comm, const struct nb_peer *via, const struct nb_ctl *abort);
 /* Note that a connection with the peer has ended with `err` and without a FIN. Return `err`. */
 int nb_comm_suspect(struct nb_coll_comm *comm, struct nb_peer *peer, int err);
-/* Fail the communicator if NCCL's calls have given up on this node's engine (stuck.c): NCCL's memory must not
- * be touched any more. Return 0 or the error. */
+/* Fail the communicator if NCCL's calls have given up on this node's engine (stuck.c): from then on the
+ * engine must leave NCCL's memory alone. Return 0 or the error. */
 int nb_comm_given_up(struct nb_coll_comm *comm);
-/* Fail the communicator if the peer takes no more messages of the class, which the operation needs. True: it
- * has. */
+/* Fail the communicator if the peer has stopped taking messages of the class, which the operation needs.
+ * Return true in that case. */
 bool nb_peer_has_left(struct nb_coll_comm *comm, const struct nb_peer *peer, enum nb_class cls,
                       const struct nb_op *op);
 
@@ -163,7 +162,7 @@ bool nb_peer_has_left(struct nb_coll_comm *comm, const struct nb_peer *peer, enu
 /* The engine as NCCL's calls have last seen it (stuck.c). */
 struct nb_stuck {
     _Atomic int64_t checked_ms; /* time of the last check, of nb_clock_ms */
-    _Atomic int64_t waited_ms;  /* how long it had made no step */
+    _Atomic int64_t waited_ms;  /* time for which the engine had made no step */
     _Atomic uint64_t steps;     /* the steps that it had made */
 };
 
@@ -171,27 +170,27 @@ enum { NB_COMM_RUNNING = 0, NB_COMM_CLOSING, NB_COMM_CLOSED };
 
 struct nb_coll_comm {
     uint32_t magic;
-    struct nb_context *ctx;    /* the node; lent, outlives the communicator */
+    struct nb_context *ctx;    /* the node's context. Lent, outlives the communicator */
     struct nb_coll_node *node; /* shared by the node's communicators */
     int dev, nnodes, rank;     /* net device, nodes of the group, this node's rank */
-    int gpu;                   /* CUDA ordinal of its GPU; -1: none */
+    int gpu;                   /* CUDA ordinal of its GPU, or -1 */
     uint64_t comm_id;
     uint32_t token;
     char label[64];           /* for the log: "comm 0x... node r/n" */
-    struct nb_comm_info info; /* properties of NCCL's communicator; set by connect */
+    struct nb_comm_info info; /* properties of NCCL's communicator. Set by connect */
     char traits[192];         /* the same as a rule of NIBBLE_COMMS */
     struct nb_comm_rules rules;
     struct nb_reckoning
         reckoning; /* when coding sums pays, from the facts of all nodes (decide/reckoning.c) */
     const struct nb_net_ops *net;
     struct nb_device *device;
-    int device_error;    /* why the wanted device could not be opened, a negative errno: a no at the vote */
+    int device_error;    /* negative errno of opening the wanted device, or 0. An error is a no at the vote */
     size_t unit;         /* bytes of a wire unit before coding */
     size_t buffer_bytes; /* bytes of a buffer that holds any coded unit with its header */
     int shadow;          /* NIBBLE_SHADOW: send everything raw and run the codecs beside it */
     int fault_ref;       /* for tests: counts references and damages every third */
     struct nb_grid grid;
-    struct nb_peer *peer;       /* [nnodes]; own entry unused */
+    struct nb_peer *peer;       /* [nnodes]. The own entry is unused */
     struct nb_peer **neighbors; /* [nneighbors] the connected nodes, by rank */
     struct nb_peer **sends_to;  /* [nneighbors] the same, in the order of sending (connect/setup.c) */
     int nneighbors;
@@ -203,13 +202,12 @@ struct nb_coll_comm {
     _Atomic uint64_t submitted; /* handed over by NCCL */
     _Atomic uint64_t finished;  /* done */
     uint64_t begun;             /* dequeued by the engine */
-    uint64_t oldest;            /* all before this one are done */
-    int64_t moved_ns;           /* when a window last moved */
-    int64_t busy_since_ns;      /* since when a window has been open */
-    unsigned gathering; /* tasks with segments of own blocks of all-gathers: decisions wait for them */
-    unsigned
-        confirms_open; /* all-gathers for which this node waits to hear from its row (schedule/confirm.c) */
-    struct nb_queue *queue; /* records of operations; pushed by any thread */
+    uint64_t oldest;            /* the oldest open window: all earlier windows are done */
+    int64_t moved_ns;           /* time of the last progress of a window */
+    int64_t busy_since_ns;      /* time since which a window has been open */
+    unsigned gathering;     /* tasks with segments of own blocks of all-gathers. Decisions wait for them */
+    unsigned confirms_open; /* all-gathers that this node's row has to confirm (schedule/confirm.c) */
+    struct nb_queue *queue; /* records of operations. Any thread pushes */
     size_t staging_bytes;   /* memory of the rings, part of the budget */
 
     /* The engine, and the thread that closes. */
@@ -220,17 +218,17 @@ struct nb_coll_comm {
     int state;                         /* NB_COMM_RUNNING ... */
     bool drained;                      /* FIN was sent */
     bool works_open;                   /* the device had work in flight after the last round */
-    int device_waits;                  /* the device may finish something without waking the engine */
+    int device_waits;                  /* the device may finish work without waking the engine */
 
-    /* Each of these belongs to one file, which alone changes it. */
+    /* One file owns each of these and alone changes it. */
     struct nb_submit submit;
     struct nb_failure failure;
     struct nb_closing closing;
     struct nb_stuck stuck;
     struct nb_arrivals arrivals;
-    struct nb_fair fair[NB_CLASS_COUNT]; /* CONTROL takes no part */
+    struct nb_fair fair[NB_CLASS_COUNT]; /* CONTROL is exempt */
 
-    /* State of the folders above. Private to them. */
+    /* State of the folders above, private to them. */
     struct nb_decisions *decisions; /* decide */
     struct nb_confirms *confirms;   /* schedule */
     struct nb_flow *flow;
@@ -238,26 +236,27 @@ struct nb_coll_comm {
 };
 #define NB_COMM_MAGIC 0x4e42434du
 
-/* True when the nodes form a grid: every operation goes in two levels. */
+/* Return true when the nodes form a grid: then every operation goes in two levels. */
 static inline int nb_on_grid(const struct nb_coll_comm *comm)
 {
     return comm->grid.rows > 1;
 }
 
-/* The i-th neighbor in the order of sending. */
+/* Return the i-th neighbor in the order of sending. */
 static inline struct nb_peer *nb_next_neighbor(const struct nb_coll_comm *comm, int i)
 {
     return comm->sends_to[i];
 }
 
-/* While this node closes: the peer may still ask for raw bytes of an all-gather, of this node or through it,
- * or has to confirm one. */
+/* While this node closes, return true when the peer may still request raw bytes of an all-gather, of this
+ * node or through it, or has to confirm an all-gather. */
 static inline bool nb_peer_may_ask(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
     return !peer->life.fin && (nb_refs_unconfirmed(comm->refs) || comm->confirms_open);
 }
 
-/* Whether the peer's connections are still needed: this node runs, or closes and may be asked. */
+/* Return true when this node still needs the peer's connections: it runs, or it closes and the peer may
+ * ask. */
 static inline bool nb_peer_needed(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
     return !peer->life.fin &&
@@ -275,7 +274,7 @@ static inline int nb_comm_failed(const struct nb_coll_comm *comm)
     return atomic_load(&comm->failure.error);
 }
 
-/* Return what NCCL's calls return: 0, or the error once the peers were told. Any thread. */
+/* Return the result of NCCL's calls: 0, or the error after ABORT was sent to the peers. Any thread. */
 static inline int nb_comm_shown_error(const struct nb_coll_comm *comm)
 {
     return atomic_load(&comm->failure.shown);
@@ -287,7 +286,7 @@ static inline int nb_comm_shown_error(const struct nb_coll_comm *comm)
  * -1}. */
 
 struct nb_name_list {
-    int first; /* rank of the first node; -1: the list is empty */
+    int first; /* rank of the first node, or -1 for an empty list */
     int more;  /* nodes after the first */
     char text[160];
 };
@@ -301,19 +300,18 @@ void nb_name_list_end(struct nb_name_list *list);
 
 /*
  * Control messages. Nodes of a grid that are not connected send them through a relay that is connected with
- * both (grid.h). For an owner and a receiver of its block that is always the same node: the one in the
+ * both (grid.h). For an owner and a receiver of its block the relay is always the same node: the node in the
  * owner's column and the receiver's row. For the engine thread.
  */
 
-/* Queue a control message for `peer`, which may be two connections away. Messages to a peer that has left
- * are dropped. 0, or < 0 when the communicator has failed because the first hop has not taken earlier
- * messages. */
+/* Queue a control message for `peer`, which may be two connections away. Drop it if the peer has left. Return
+ * 0, or < 0 when the communicator has failed because the first hop has not taken earlier messages. */
 int nb_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *what);
-/* Return the first hop of such a message. */
+/* Return the first hop of such a message to node `to`. */
 struct nb_peer *nb_control_hop(const struct nb_coll_comm *comm, enum nb_ctl_kind kind, int to);
-/* Queue `ctl`, which names its sender and receiver, on the connection with `hop`. 0 or < 0. */
+/* Queue `ctl`, which names its sender and receiver, on the connection with `hop`. Return 0 or < 0. */
 int nb_control_put(struct nb_coll_comm *comm, struct nb_peer *hop, const struct nb_ctl *ctl);
-/* Check that a message from `via` may have come along its route. */
+/* Return true when a message from `via` may have come along its route. */
 bool nb_control_came_along_route(const struct nb_coll_comm *comm, const struct nb_peer *via,
                                  const struct nb_ctl *ctl);
 

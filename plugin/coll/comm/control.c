@@ -5,13 +5,13 @@
 #include "base/clock.h"
 #include "coll/comm/comm.h"
 
-/* True for messages to an owner, or to node 0, which owns the kill switch. */
+/* Return true for messages to an owner, or to node 0, which owns the kill switch. */
 static int is_to_owner(enum nb_ctl_kind kind)
 {
     return kind == NB_CTL_RAW || kind == NB_CTL_SWITCH_ASK || kind == NB_CTL_SWITCHED;
 }
 
-/* True for messages between nodes that may not be connected. */
+/* Return true for messages between nodes that may not be connected. */
 static int travels(enum nb_ctl_kind kind)
 {
     return is_to_owner(kind) || kind == NB_CTL_DATA || kind == NB_CTL_SWITCH;
@@ -32,7 +32,7 @@ int nb_control_put(struct nb_coll_comm *comm, struct nb_peer *hop, const struct 
     buf = nb_tx_buffer(tx);
     if (!buf) {
         if (ctl->kind == NB_CTL_ALIVE || ctl->kind == NB_CTL_ABORT)
-            return 0; /* the peer reads earlier ones, or it will be found dead */
+            return 0; /* if the peer reads earlier messages it lives, otherwise its silence will be found */
         return nb_comm_error(comm, -ENOBUFS, "%s has not taken %u control messages", hop->name, tx->buffers);
     }
     nb_ctl_pack(ctl, buf);

@@ -2,7 +2,7 @@
 /* Rows and columns of a grid. */
 #include "coll/comm/grid.h"
 
-/* 1 when a row may have so many nodes. */
+/* Return 1 when a row may have this number of nodes. */
 static int possible(int nodes, int64_t columns)
 {
     return columns >= 2 && columns <= NB_GRID_MOST && columns < nodes && nodes % columns == 0 &&
@@ -10,16 +10,17 @@ static int possible(int nodes, int64_t columns)
 }
 
 /*
- * Sums of rows go to the row of their owner with 8 bits, (rows - 1) / columns of what goes along rows with 4,
- * and blocks that are gathered leave their owner's row (rows - 1) / (columns - 1) times. Rows of twice the
- * square root, a quarter of that many of them, make both small, and cost a quarter more connections than a
- * square. Of two divisors that are as far from that by their ratio the larger one is taken, as long as a
- * window of 1 MiB has 64 KiB for each column: with few rows the owner's has hardly more to send than others,
- * who wait for it (docs/scale.md).
+ * Return 1 when rows of `columns` nodes suit better than rows of `than` nodes. Sums of rows go to the row of
+ * their owner with 8 bits: (rows - 1) / columns of the values that go along rows with 4 bits. Gathered blocks
+ * leave their owner's row (rows - 1) / (columns - 1) times. Rows of twice the square root, and a quarter of
+ * that many rows, make both small, and cost a quarter more connections than a square. Of two divisors with
+ * the same ratio to that optimum the larger one is better, as long as a window of 1 MiB has 64 KiB for each
+ * column. With few rows the owner's row has hardly more to send than other rows, which wait for it
+ * (docs/scale.md).
  */
 static int closer(int nodes, int64_t columns, int64_t than)
 {
-    const int64_t both = columns * than; /* columns > than: their ratios to the root, multiplied */
+    const int64_t both = columns * than; /* columns > than: the product of their ratios to the root */
 
     return both < 4 * (int64_t)nodes || (both == 4 * (int64_t)nodes && columns <= 16);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is connected with whom. A full mesh of N nodes has N - 1 connections of each class on every node, with
- * memory for each, and cuts what is sent into N segments. From some number of nodes on both are too many:
- * then the nodes form a grid, and each is connected with those of its row and of its column only
- * (coll/schedule/two_level.c tells how operations go there). A row is a group of consecutive ranks: nodes
- * that a launcher puts next to each other usually are.
+ * Which nodes are connected. A full mesh of N nodes has N - 1 connections of each class on every node, with
+ * memory for each, and cuts a vector into N segments. From some number of nodes on both are too many. Then
+ * the nodes form a grid, and each node is connected only with the nodes of its row and of its column
+ * (coll/schedule/two_level.c describes how operations go there). A row is a group of consecutive ranks: nodes
+ * that a launcher puts next to each other usually are consecutive.
  *
  *     row 0      0   1   2   3        node r is in row r / columns
  *     row 1      4   5   6   7             and column r % columns
@@ -18,19 +18,19 @@
 
 #include "base/params.h"
 
-/* Rows, and nodes of a row, are at most so many: within the control messages that a node may owe a peer at a
- * time. */
+/* The largest number of rows, and of nodes in a row: it bounds the control messages that a node may owe a
+ * peer at a time. */
 #define NB_GRID_MOST 128
-/* From so many nodes on NIBBLE_SCHEDULE=auto makes a grid. */
+/* From this number of nodes on NIBBLE_SCHEDULE=auto makes a grid. */
 #define NB_GRID_NODES 32
 
 struct nb_grid {
     int rows, columns;
 };
 
-/* The grid of `nodes` nodes, by NIBBLE_SCHEDULE (`schedule`) and NIBBLE_GROUP (`group`:
- * nodes of a row, 0: to be chosen). Where none is possible, or wanted, it has one row. Depends on nothing
- * else: it is the same on all nodes. */
+/* Return the grid of `nodes` nodes, by NIBBLE_SCHEDULE (`schedule`) and NIBBLE_GROUP (`group`: nodes of a
+ * row, 0: to be chosen). Where a grid is impossible or unwanted, it has one row. It depends only on the
+ * arguments, so it is the same on all nodes. */
 struct nb_grid nb_grid_choose(int nodes, enum nb_schedule_word schedule, int64_t group);
 
 static inline int nb_grid_row(struct nb_grid g, int rank)
@@ -54,13 +54,14 @@ static inline int nb_grid_same_column(struct nb_grid g, int a, int b)
     return nb_grid_column(g, a) == nb_grid_column(g, b);
 }
 
-/* The nodes that `rank` is connected with, by rank, into neighbors[rows + columns - 2]. Returns how many. */
+/* Write the ranks of the nodes that `rank` is connected with, in order, into neighbors[rows + columns - 2].
+ * Return their number. */
 int nb_grid_connected(struct nb_grid g, int rank, int *neighbors);
 
-/* The next node on the way of a control message from `from` to `to`, as node `at` has it: `to` itself where
- * they are connected. One that goes to an owner (`to_owner`) first goes along its sender's row, one that
- * comes from an owner along its sender's column: so both pass the same node, the one in the owner's column
- * and the other's row. */
+/* Return the next node, seen from node `at`, on the way of a control message from `from` to `to`. It is `to`
+ * itself if `at` is connected with it. A message to an owner (`to_owner`) first goes along its sender's row,
+ * a message from an owner along its sender's column. So both pass the same node: the node in the owner's
+ * column and the other node's row. */
 int nb_grid_next(struct nb_grid g, int at, int to, int to_owner);
 
 #endif

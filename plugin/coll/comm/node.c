@@ -59,14 +59,14 @@ void nb_observe_report(const struct nb_observer *observer, const struct nb_obser
 
 /* ---- the file of NIBBLE_CONTROL ---------------------------------------------------------------------- */
 
-#define LATE_NS (10 * (int64_t)NB_NS_PER_S) /* a longer read is reported */
-#define PATIENCE_S 2                        /* to wait for the first read, and for the last */
+#define LATE_NS (10 * (int64_t)NB_NS_PER_S) /* report a longer read */
+#define PATIENCE_S 2                        /* time to wait for the first read, and for the last */
 
-/* ---- the word ----------------------------------------------------------------------------------------- */
+/* ---- the word ---------------------------------------------------------------------------------------- */
 
 int nb_control_file_read(const char *path, bool *warned)
 {
-    /* O_NONBLOCK: opening a pipe would wait for its writer. */
+    /* O_NONBLOCK: otherwise opening a pipe would wait for its writer. */
     const int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     char word[16] = "";
     struct stat st;
@@ -96,7 +96,7 @@ int nb_control_file_read(const char *path, bool *warned)
     return -1;
 }
 
-/* ---- the thread --------------------------------------------------------------------------------------- */
+/* ---- the thread -------------------------------------------------------------------------------------- */
 
 struct nb_control_reader {
     char *path;
@@ -169,7 +169,7 @@ void nb_control_file_close(struct nb_control_file *file, const char *path)
             path);
 }
 
-/* ---- for the engine ----------------------------------------------------------------------------------- */
+/* ---- for the engine ---------------------------------------------------------------------------------- */
 
 /* Report a read that does not end. */
 static void check_late(struct nb_control_file *file, const char *path, int64_t now_ns)

@@ -25,8 +25,8 @@ struct nb_proof;
 
 /*
  * An operation is a collective call of the job, from its first window to its last. Threads of NCCL create
- * operations in a ring when they submit windows (request.c). The engine thread owns the members below
- * `begun`.
+ * operations in a ring when they submit windows (request.c). The engine thread owns the members from `begun`
+ * on.
  */
 
 #define NB_OPS 512u /* more than windows, so that an operation outlives its last window */
@@ -37,10 +37,10 @@ struct nb_op {
     ncclDataType_t type;
     ncclRedOp_t redop;
     size_t value;   /* bytes of a value */
-    uint64_t block; /* bytes per rank (all-reduce: bytes of the window) */
-    /* The engine thread's. */
+    uint64_t block; /* bytes per rank. All-reduce: bytes of the window */
+    /* For the engine thread. */
     int begun;
-    struct nb_proof *proof; /* values that prove what its sums are (decide/proof.c); NULL: none */
+    struct nb_proof *proof; /* values for the operation's proof (decide/proof.c), or NULL */
     int sought;             /* all-gather: a proof was begun, or refused */
     const struct nb_schedule_ops *schedule;
     enum nb_codec codec;     /* all-gather: ULP, DELTA4 or raw */
@@ -50,14 +50,14 @@ struct nb_op {
     enum nb_ref_outcome outcome;
     struct nb_ref *ref;
     struct nb_ref *like; /* all-gather: the reference that the content resembles, usable or not */
-    int lossy;           /* all-gather: differences may lose bits */
+    int lossy;           /* all-gather: deltas may lose bits */
     int changed;         /* all-gather: the own block has changed since the last time */
     uint64_t gathered;   /* all-gather: bytes of the own block that were sent */
-    /* Two-hop all-gather, a bit for each owner: segments of its block are to be kept as a reference; some
-     * could not be kept here. */
+    /* Two-hop all-gather, with a bit for each owner: segments of its block are to be kept as a reference, and
+     * some could not be kept here. */
     uint64_t *keep, *lost;
     uint64_t moved_values,
-        moved_bits; /* all-gather: values that were sent as differences, and the bits that these took */
+        moved_bits; /* all-gather: values that were sent as deltas, and the bits of these deltas */
 };
 
 /* ---- windows ----------------------------------------------------------------------------------------- */
@@ -80,16 +80,16 @@ struct nb_coll_req {
     struct nb_op *op;
     const uint8_t *send;
     uint8_t *recv;
-    uint64_t off, bytes; /* range in the operation's vector (all-reduce: 0, length) */
-    uint64_t part_off; /* reduce-scatter: where recv points; all-gather: where send points (vector offsets) */
-    size_t size;       /* reported by test */
-    /* The engine thread's. */
+    uint64_t off, bytes; /* range in the operation's vector. All-reduce: 0 and the length */
+    uint64_t part_off;   /* offset in the vector, of recv for a reduce-scatter, of send for an all-gather */
+    size_t size;         /* reported by test */
+    /* For the engine thread. */
     uint64_t rx_left; /* bytes that are still to be delivered here */
     int tx_left;      /* send cursors, one for each peer and that of the first hop, that have not passed it */
     unsigned tasks_in_flight; /* tasks in flight */
-    uint64_t after_gather;    /* 1 + the last window of the last all-gather before this one; 0: none */
-    /* All-reduce: its place in NCCL's buffer (NB_WALK_SLOTS: unknown), set when it is handed over. The first
-     * `sure` bytes are values for certain, and the bytes from `most` on are padding for certain. */
+    uint64_t after_gather;    /* 1 + the last window of the last all-gather before this window, or 0 */
+    /* All-reduce: the window's slot in NCCL's buffer (NB_WALK_SLOTS: unknown), set when NCCL hands it over.
+     * The first `sure` bytes are certainly values, and the bytes from `most` on are certainly padding. */
     unsigned slot;
     uint64_t at, sure, most;
 };
@@ -101,14 +101,14 @@ struct nb_coll_req {
 struct nb_segment {
     uint64_t off;
     uint32_t len;
-    int owner; /* rank that reduces it; all-gather: rank that holds it */
-    int relay; /* all-gather: rank that relays it; sums: rank that finishes its sum; -1: the owner, or none */
-    uint64_t first;  /* index of its first value in the owner's block (all-reduce: in the window) */
+    int owner;       /* rank that reduces it. All-gather: rank that holds it */
+    int relay;       /* all-gather: its relay. Sums: the node that finishes. -1: the owner, or no relay */
+    uint64_t first;  /* index of its first value in the owner's block. All-reduce: in the window */
     uint64_t number; /* all-reduce: segments before it in the window */
-    /* All-reduce: what this node knows of the values. Nodes may know different things, so the cut of a window
-     * does not depend on it. Messages say how many bytes of a segment they carry. */
-    uint32_t most; /* bytes from here on are padding (others: len) */
-    int sure;      /* all bytes before are values for certain, and may be coded */
+    /* All-reduce: this node's knowledge about the values. Nodes may know different things, so the cut of a
+     * window does not depend on it. Messages say how many bytes of a segment they carry. */
+    uint32_t most; /* bytes from here on are padding. Other operations: len */
+    int sure;      /* all bytes before `most` are certainly values, and may be coded */
 };
 
 /* Return the node that finishes the sum of a segment. */
@@ -117,7 +117,7 @@ static inline int nb_segment_finisher(const struct nb_segment *segment)
     return segment->relay >= 0 ? segment->relay : segment->owner;
 }
 
-/* ---- what NCCL has handed over ----------------------------------------------------------------------- */
+/* ---- submitted windows ------------------------------------------------------------------------------- */
 
 /* Where NCCL's threads submit windows (request.c), and NCCL's registered buffer. */
 
@@ -125,13 +125,13 @@ struct nb_submit {
     pthread_mutex_t lock; /* guards the members, and the order of nb_coll_comm.submitted */
     struct nb_op *ops;    /* [NB_OPS] */
     uint64_t next_opno;
-    struct nb_op *open_op; /* the operation whose next window must start at open_off; NULL: none */
+    struct nb_op *open_op; /* the operation whose next window must start at open_off, or NULL */
     uint64_t open_off;
     struct {
         void *base;
         size_t size;
         unsigned refs;
-    } region[2]; /* NCCL's buffer in host memory, in device memory */
+    } region[2]; /* NCCL's buffer in host memory, and in device memory */
 };
 
 #endif

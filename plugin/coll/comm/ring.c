@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Message rings over the transport's connections. The message buffers of a receive ring are the credits of its peer and
- * class: an untaken message keeps its message buffer, and the transport's back-pressure stops the sender. A send ring
- * owns the bytes until the transport has taken them.
+ * Message rings over the transport's connections. The message buffers of a receive ring are the credits of
+ * its peer and class: an untaken message keeps its message buffer, and the transport's back-pressure stops
+ * the sender. A send ring owns the bytes until the transport has taken them.
  */
 #include <errno.h>
 #include <string.h>
@@ -15,12 +15,12 @@
 
 /* ---- rings ------------------------------------------------------------------------------------------- */
 
-/* Sends in flight at once. NCCL never has more on a connection, so plugins (transport `forward`) may refuse
- * more. */
+/* Sends in flight at once. NCCL has at most this number on a connection, so plugins (transport `forward`) may
+ * refuse more. */
 #define SENDS_MAX ((uint64_t)NCCL_NET_MAX_REQUESTS)
 
-/* Return 0 when the end of a connection is in order: its peer has said goodbye, or this node is closing and
- * needs no more of it. */
+/* Return 0 when the end of a connection is in order: its peer has sent FIN, or this node is closing and has
+ * finished with the connection. */
 static int link_error(struct nb_coll_comm *comm, struct nb_peer *peer, int err)
 {
     if (!nb_peer_needed(comm, peer))
@@ -28,7 +28,7 @@ static int link_error(struct nb_coll_comm *comm, struct nb_peer *peer, int err)
     return nb_comm_suspect(comm, peer, err);
 }
 
-/* The peer takes no more messages: drop the queued ones, and let go of shared units. */
+/* The peer has stopped taking messages. Drop the queued ones, and release shared units. */
 static void close_tx(struct nb_tx *tx)
 {
     tx->closed = 1;
@@ -47,7 +47,7 @@ static int closed_any(const struct nb_peer *peer)
     return 0;
 }
 
-/* The exchange with a peer that has left is over when all its messages have arrived, or can no longer arrive.
+/* Note the end of the exchange with a peer that has left: all its messages have arrived, or can never arrive.
  * Its connections end in any order: bytes may still lie in the kernel behind a connection that is already
  * closed in the other direction. */
 static void update_gone(struct nb_coll_comm *comm, struct nb_peer *peer)
@@ -61,8 +61,8 @@ static void update_gone(struct nb_coll_comm *comm, struct nb_peer *peer)
     else if ((c->closed || c->arrived >= peer->life.fin_count[0]) &&
              (r->closed || r->arrived >= peer->life.fin_count[1]))
         peer->gone = 1;
-    /* Drop what a peer that left in the middle of an operation has not taken. A window would wait for it for
-     * ever, instead of failing for lack of the peer's values (watch/heartbeat.c). */
+    /* Drop messages that a peer has not taken before it left in the middle of an operation. A window would
+     * wait for them for ever, instead of failing for lack of the peer's values (watch/heartbeat.c). */
     for (int i = 0; i < NB_CLASS_COUNT && peer->gone; i++)
         if (!peer->tx[i].closed)
             close_tx(&peer->tx[i]);
@@ -168,7 +168,7 @@ int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx
         if (!rx->req[at])
             break;
         rx->posted++;
-        rx->quiet = 0; /* the transport may have read ahead for this one */
+        rx->quiet = 0; /* the transport may have read ahead for this receive */
     }
     if (peer->life.fin && !peer->gone)
         update_gone(comm, peer);
@@ -252,19 +252,19 @@ void nb_rx_take(struct nb_rx *rx)
 
 /*
  * Fairness: how a node's peers share its link. A sum waits for every node's contribution, and an operation
- * for its last byte. So a peer gains nothing from bytes that arrive before the others get theirs. Left to the
- * network, some connections run far ahead (they are older, or their receivers are less busy). In the end the
- * slow ones have the link to themselves, while the other links are idle. So a peer gets no new message while
- * it is more than a few milliseconds ahead of the slowest one. This is for transports that let bytes pile up
- * in the host (`early` in net/transport.h).
+ * for its last byte. So a peer gains nothing from bytes that arrive before other peers get theirs. Without
+ * fairness some connections run far ahead, because they are older or their receivers are less busy. In the
+ * end the slow ones have the link to themselves, while the other links are idle. So a peer gets no new
+ * message while it is more than a few milliseconds ahead of the slowest peer. This is for transports that let
+ * bytes pile up in the host (`early` in net/transport.h).
  *
  * The bookkeeping is that of start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996). Each ring counts
- * the bytes that its peer has received. An empty ring counts as level with the slowest one, so that it
- * neither saves up a claim nor holds up other rings. Unlike there, the counts only bound the lead; the
- * network schedules the link.
+ * the bytes that its peer has received. An empty ring counts as level with the slowest ring, so that it
+ * saves up no claim and holds up no other ring. The counts only bound the lead, while in the paper they
+ * schedule the link. Here the network schedules the link.
  *
- * Waiting is bounded: the slowest one may always send. A ring that has not moved for some time (its node is
- * late, or it waits itself for a peer that is held back) does not count until it moves.
+ * Waiting is bounded: the slowest ring may always send. A ring that has not moved for some time is stuck: its
+ * node is late, or waits itself for a peer that is held back. Such a ring does not count until it moves.
  *
  * Values that go straight to a reduce-scatter's owners are left out (`apart` in ring.h). NCCL walks over the
  * blocks one after the other, so the owners need them at different times. While one owner gets its block from
@@ -274,13 +274,13 @@ void nb_rx_take(struct nb_rx *rx)
  * The counts of the two classes are independent, as their rings have to be (comm.h).
  */
 
-#define LEAD_MIN 131072u /* a ring would run empty between two updates with less */
+#define LEAD_MIN 131072u /* a ring would run empty between two updates with a smaller lead */
 #define LEAD_NS (4 * (int64_t)NB_NS_PER_MS)
 #define STUCK_NS (20 * (int64_t)NB_NS_PER_MS)
 #define STUCK_MOST_NS ((int64_t)NB_NS_PER_S) /* for rings whose single messages take long */
 
-/* Return when a ring with messages counts as stuck: when it has not moved for four times the time of its last
- * message. */
+/* Return the time from which a ring with messages counts as stuck: it has then not moved for four times the
+ * time of its last message. */
 static int64_t stuck_ns(struct nb_tx *tx, int64_t now_ns)
 {
     int64_t patience;
@@ -315,7 +315,7 @@ static void adapt_lead(struct nb_fair *f, uint64_t least, int64_t now_ns)
     f->noted_ns = now_ns;
 }
 
-/* All rings are empty: they start level the next time. */
+/* All rings are empty. Let them start level the next time. */
 static void rest(struct nb_coll_comm *comm, struct nb_fair *f, enum nb_class cls)
 {
     for (int i = 0; f->noted_ns && i < comm->nneighbors; i++)
@@ -365,12 +365,12 @@ void nb_fair_update(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns
     f->most = least + f->lead;
 }
 
-/* ---- rings with news --------------------------------------------------------------------------------- */
+/* ---- arrivals ---------------------------------------------------------------------------------------- */
 
 /*
  * The rings that may have received something. With 64 nodes a round that asks every connection spends 189
  * system calls, most of them in vain, and longer than its work. So one epoll set (epoll(7), edge-triggered)
- * reports all sockets with news in one call. A ring whose transport was empty is asked again when the set
+ * reports all sockets with arrivals in one call. A ring whose transport was empty is asked again when the set
  * reports it, or when a receive is posted.
  *
  * The engine still sleeps on the descriptors of the transport's poll_fds (progress.c). A ring whose transport
@@ -412,7 +412,7 @@ void nb_arrivals_poll(struct nb_coll_comm *comm)
         for (int i = 0; i < n; i++) {
             struct nb_rx *rx = ev[i].data.ptr;
             rx->quiet = 0;
-            /* The end lies behind bytes that are read first, and is reported only once. */
+            /* The end of a connection lies behind bytes that are read first, and is reported only once. */
             if (ev[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
                 rx->watched = 0;
         }

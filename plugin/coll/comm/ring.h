@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Message rings over the transport's connections: one each way for each class and peer. The rules by which
- * peers share this node's link, and the set of rings that may have received something. For the engine thread.
+ * Message rings over the transport's connections: one in each direction for each class and peer. The rules by
+ * which peers share this node's link, and the set of rings that may have received something. For the engine
+ * thread.
  */
 #ifndef NIBBLE_COLL_COMM_RING_H
 #define NIBBLE_COLL_COMM_RING_H
@@ -16,11 +17,11 @@ struct nb_peer;
 
 /* ---- rings ------------------------------------------------------------------------------------------- */
 
-/* A buffer that several connections send. It is free when the last of them has taken it. */
+/* A buffer that several connections send. It is free when the last connection has taken it. */
 struct nb_shared {
     uint8_t *buf;
     size_t len;
-    int ready; /* complete: may be sent */
+    int ready; /* the buffer is complete and may be sent */
     int left;  /* connections that still send it, and tasks that use it */
     uint64_t opno, off;
 };
@@ -36,13 +37,13 @@ struct nb_rx {
     unsigned window;     /* receives posted at once */
     void **req;
     size_t *len;
-    uint64_t posted, arrived, taken, freed; /* counters; message buffer = counter % message buffers */
-    /* For rings that are forwarded from (CONTRIB, and RESULT of the column): the unit of each message buffer.
-     * A message buffer is free when no connection sends it any more. */
+    uint64_t posted, arrived, taken, freed; /* counters. Their message buffer is counter % buffers */
+    /* For rings with forwarded messages (CONTRIB, and RESULT of the column): the unit of each message buffer.
+     * A message buffer is free when all connections have sent it. */
     struct nb_shared *shared;
-    uint8_t *held; /* [message buffers] tasks that read it, which keep it occupied */
-    int watched;   /* the epoll set reports when there is something to read */
-    int quiet;     /* the last read found it empty: skip it until the epoll set reports it */
+    uint8_t *held; /* [buffers] tasks that read the message buffer and keep it occupied */
+    int watched;   /* the epoll set reports arrivals on its socket */
+    int quiet;     /* the last read found it empty. Skip it until the epoll set reports it */
     int ended;     /* its connection was read to the end */
     int closed;    /* the connection has ended. Messages that have arrived may still be taken */
     int parsed;    /* `head` is the header of message buffer `taken` */
@@ -56,18 +57,18 @@ struct nb_tx_item {
     void *req;
     void *mhandle;
     struct nb_shared
-        *shared; /* the buffer that holds the data, or NULL: the ring's own message buffer holds it */
-    int ready;   /* its bytes are there: may be sent */
-    int apart;   /* other peers do not need theirs at the same time: fairness leaves it out */
+        *shared; /* the buffer that holds the data. NULL: the ring's own message buffer holds it */
+    int ready;   /* the bytes are complete and may be sent */
+    int apart;   /* other peers need their bytes at other times. Fairness leaves it out */
 };
 
-/* The ring that sends one class to one peer. Item n has the buffer mem + (n % message buffers) * message
- * buffer. */
+/* The ring that sends one class to one peer. Item n has the message buffer mem + (n % buffers) *
+ * buffer_bytes. */
 struct nb_tx {
     enum nb_class cls;
     void *conn;
     void *mhandle;
-    void *shared_mhandle;  /* of the pool (CONTRIB, RESULT), of the peer's retransmit unit (CONTROL) */
+    void *shared_mhandle;  /* of the pool (CONTRIB, RESULT), or of the peer's retransmit unit (CONTROL) */
     void *forward_mhandle; /* of the receive ring whose message buffers it forwards (RESULT) */
     uint8_t *mem;
     size_t buffer_bytes;
@@ -77,9 +78,9 @@ struct nb_tx {
     /* Fairness: bytes that the transport has sent, and bytes that it is sending. */
     uint64_t had, under_way;
     uint64_t seen;    /* `had` at moved_ns */
-    int64_t moved_ns; /* when `had` last grew; 0: the ring is empty */
-    int64_t took_ns;  /* how long that took */
-    int closed;       /* the peer takes no more messages: drop new ones */
+    int64_t moved_ns; /* when `had` last grew. 0: the ring is empty */
+    int64_t took_ns;  /* time between that growth and the one before */
+    int closed;       /* the peer has stopped taking messages. Drop new ones */
 };
 
 struct nb_pool { /* a ring of shared buffers */
@@ -90,8 +91,8 @@ struct nb_pool { /* a ring of shared buffers */
     uint64_t head, tail;
 };
 
-/* Send and complete, or receive, as much as the transport allows now. > 0: something moved. < 0: the
- * connection has ended (nb_comm_suspect), or the communicator has failed. */
+/* Send and complete, or receive, as much as the transport allows now. Return > 0 when something moved, < 0
+ * when the connection has ended (nb_comm_suspect) or the communicator has failed. */
 int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx *tx);
 int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx *rx);
 /* Return the buffer for the next item, or NULL when all are in use. */
@@ -102,10 +103,10 @@ static inline void *nb_tx_buffer(struct nb_tx *tx)
 }
 void nb_tx_push(struct nb_tx *tx, const void *data, size_t len, struct nb_shared *shared);
 /* Reserve an item whose bytes come later, into its own buffer or into `shared`. Return its number. Later
- * items wait for it. ready: its bytes are there. */
+ * items wait for it. ready: mark its bytes as complete. */
 uint64_t nb_tx_reserve(struct nb_tx *tx, struct nb_shared *shared);
 void nb_tx_ready(struct nb_tx *tx, uint64_t item, size_t len);
-/* True when the oldest unsent item takes part in fairness. */
+/* Return true when the oldest unsent item takes part in fairness. */
 static inline int nb_tx_is_fair(const struct nb_tx *tx)
 {
     return tx->done < tx->queued && !tx->item[tx->done % tx->buffers].apart;
@@ -113,10 +114,10 @@ static inline int nb_tx_is_fair(const struct nb_tx *tx)
 /* Push an item whose bytes lie in a message buffer of a receive ring. */
 void nb_tx_forward(struct nb_tx *tx, struct nb_shared *buffer);
 /* Return the oldest message that has not been taken, or NULL. Data messages are parsed and checked once. A
- * bad one fails the communicator. */
+ * malformed message fails the communicator. */
 const uint8_t *nb_rx_head(struct nb_coll_comm *comm, struct nb_peer *peer, enum nb_class cls);
 void nb_rx_take(struct nb_rx *rx);
-/* The message buffer of that message. */
+/* Return the number of that message's buffer. */
 static inline unsigned nb_rx_at(const struct nb_rx *rx)
 {
     return (unsigned)(rx->taken % rx->buffers);
@@ -124,38 +125,38 @@ static inline unsigned nb_rx_at(const struct nb_rx *rx)
 
 /* ---- sharing the link -------------------------------------------------------------------------------- */
 
-/* How far the rings of one class may be ahead of the slowest one. ring.c explains the rule. */
+/* How far the rings of one class may be ahead of the slowest ring. ring.c explains the rule. */
 struct nb_fair {
     int bounded;    /* 0: every ring may send */
     uint64_t most;  /* `had` up to which a peer may be given more */
-    uint64_t lead;  /* bytes that a peer may be ahead of the slowest one */
-    uint64_t noted; /* `had` of the slowest one at noted_ns; 0: all rings are empty */
+    uint64_t lead;  /* bytes that a peer may be ahead of the slowest peer */
+    uint64_t noted; /* `had` of the slowest ring at noted_ns. 0: all rings are empty */
     int64_t noted_ns;
-    int64_t until_ns; /* the next update is due: it may find that the slowest one is stuck */
+    int64_t until_ns; /* time of the next update, which may find the slowest ring stuck */
 };
 
 /* Update the rule from the progress of all rings of a class. Call it before sending. */
 void nb_fair_update(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns);
-/* True when the ring, of the class of `f`, may give the transport more. */
+/* Return true when the ring, of the class of `f`, may give the transport more. */
 static inline int nb_fair_allows(const struct nb_fair *f, const struct nb_tx *tx)
 {
     return tx->cls == NB_CLASS_CONTROL || !f->bounded || !nb_tx_is_fair(tx) ||
            tx->had + tx->under_way <= f->most;
 }
 
-/* ---- rings with news --------------------------------------------------------------------------------- */
+/* ---- arrivals ---------------------------------------------------------------------------------------- */
 
 struct nb_arrivals {
-    int fd; /* epoll set; -1: none, every round asks all rings */
+    int fd; /* epoll set. -1: every round asks all rings */
 };
 
-/* Open after connect, and close. Transports without descriptors are asked in every round. Any thread, while
- * the engine does not know the communicator. */
+/* Open the set after connect, and close it. Transports without descriptors are asked in every round. Any
+ * thread, while the engine does not know the communicator. */
 void nb_arrivals_open(struct nb_coll_comm *comm);
 void nb_arrivals_close(struct nb_coll_comm *comm);
 /* Mark the rings that may have received something. */
 void nb_arrivals_poll(struct nb_coll_comm *comm);
-/* Mark all rings, as a safeguard, now and then. */
+/* Mark all rings. Called now and then as a safeguard. */
 void nb_arrivals_rescan(struct nb_coll_comm *comm);
 
 #endif

@@ -33,7 +33,7 @@ struct nb_coll_stats {
     struct nb_func_stats func[NB_FUNC_COUNT];
     struct nb_encode_stats encode;  /* quantized contributions (noise2/signal2 is their NMSE) */
     uint64_t feedback_ops;          /* quantized operations with error feedback */
-    uint64_t weight_jumps;          /* gathers of weights far from the earlier ones, which drop all
+    uint64_t weight_jumps;          /* gathers of weights far from the earlier weights, which drop all
                                        residuals */
     uint64_t feedback_resets;       /* residuals dropped after a value that is not finite */
     uint64_t no_feedback_ambiguous; /* quantized operations without feedback, as their residual was
@@ -42,7 +42,7 @@ struct nb_coll_stats {
     uint64_t references, ref_hits, ref_new, ref_unconfirmed,
         ref_budget; /* all-gather: owner's choices, per operation */
     /* All-gathers with NIBBLE_AG=delta4: operations, messages with bounded deltas, their runs of 256 values,
-     * and the lossy runs of these. */
+     * and the lossy ones among these runs. */
     uint64_t gathers_bounded, bounded_units, bounded_runs, bounded_lossy_runs;
     /* operations by enum nb_alignment: the certainty of their record */
     uint64_t records[NB_COLL_RECORD_OUTCOMES];
@@ -53,14 +53,14 @@ struct nb_coll_stats {
     uint64_t control_bytes;
     uint64_t feedback_bytes, reference_bytes; /* memory in use */
     uint64_t unanswered; /* 1 while a receiver still owes a confirmation for a gather of this node's block */
-    /* Time in which some window was open, the part of it in which this processor coded, decoded, summed or
-     * copied (without the GPU's work), and the bytes of values of that work. */
+    /* Time in which some window was open, and the part of it in which this processor coded, decoded, summed
+     * or copied, without the GPU's work. Bytes of values of that work. */
     uint64_t busy_ns, worked_ns, worked_bytes;
     unsigned workers; /* codec threads whose time counts in `worked_ns`. 0: the engine thread does the work */
 };
 
 /* Return the share of the busy time in which this processor or its codec threads work, rather than the links.
- * 0 without work. */
+ * Return 0 without work. */
 static inline double nb_stats_codec_share(const struct nb_coll_stats *s)
 {
     return s->busy_ns ? (double)s->worked_ns / ((double)s->busy_ns * (s->workers ? s->workers : 1)) : 0;

@@ -53,7 +53,7 @@ static int bad(const char **why, const char *text)
     return -EBADMSG;
 }
 
-/* ---- data messages --------------------------------------------------------------------------------- */
+/* ---- data messages ----------------------------------------------------------------------------------- */
 
 static int has_reference(uint8_t codec, uint16_t flags)
 {
@@ -177,9 +177,9 @@ int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, st
     return (int)header;
 }
 
-/* ---- control, hello, vote -------------------------------------------------------------------------- */
+/* ---- control, hello, vote ---------------------------------------------------------------------------- */
 
-/* All three start with magic, version and a kind that tells them apart, and end with a check value. */
+/* All three start with magic, version and kind, and end with a check value. */
 enum { KIND_CTL = 1, KIND_HELLO = 2, KIND_VOTE = 3 };
 
 static void seal(uint8_t *b, size_t bytes, uint8_t kind)

@@ -6,7 +6,8 @@
  * Three classes of messages travel on connections of their own, so that one class cannot fill the buffers of
  * another:
  *   CONTRIB  a node's values, or a row's sum, to the node that reduces them, and its block of an all-gather
- *   RESULT   reduced values to all nodes (all-reduce) or to their owner (two hops, two levels), and forwarded segments
+ *   RESULT   reduced values to all nodes (all-reduce) or to their owner (two hops, two levels), and
+ *            forwarded segments
  *   CONTROL  heartbeats, confirmations, requests for raw bytes and their answers, shutdown
  */
 #ifndef NIBBLE_COLL_COMM_WIRE_H
