@@ -13,7 +13,7 @@
 static void take_stats(struct nb_coll_stats *stats, const struct nb_coll_comm *comm)
 {
     *stats = comm->stats;
-    if (comm->oldest < comm->begun) /* the time of open windows */
+    if (comm->oldest < comm->begun) /* add the time of open windows */
         stats->busy_ns += (uint64_t)(comm->moved_ns - comm->busy_since_ns);
     stats->references = nb_refs_count(comm->refs);
     stats->reference_bytes = nb_refs_bytes(comm->refs);

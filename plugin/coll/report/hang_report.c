@@ -90,7 +90,7 @@ void nb_waits_take(struct nb_waits *w, const struct nb_coll_comm *comm)
         take_peer(&w->peer[i], comm, comm->neighbors[i], now);
 }
 
-/* ---- text ---------------------------------------------------------------------------------------------- */
+/* ---- text -------------------------------------------------------------------------------------------- */
 
 /* Write ` KEY="TEXT"`. A character that would end the text or the line becomes a blank. */
 static void put_text(FILE *out, const char *key, const char *text)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the files of report: figures, metrics, hang reports. Private to this folder. */
+/* Declarations that the files of report share: figures, metrics, hang reports. Private to this folder. */
 #ifndef NIBBLE_COLL_REPORT_INTERNAL_H
 #define NIBBLE_COLL_REPORT_INTERNAL_H
 
@@ -32,7 +32,7 @@ struct nb_figures {
     /* Identity. */
     char label[64];
     uint64_t comm_id;
-    unsigned serial; /* tells the communicators of a process apart, set by the caller */
+    unsigned serial; /* distinguishes the communicators of a process. Set by the caller */
     struct nb_comm_info info;
     int rank, nnodes, dev, gpu;
     bool shadow, profiled; /* profiled: nibble gets NCCL's profiler events of it */
@@ -106,8 +106,8 @@ void nb_metrics_prometheus(FILE *out, const struct nb_metrics_process *process,
  *     engine     steps made, and seconds without one
  *     comm       a communicator: identifiers, this node's number, state, windows, the next operation
  *     window     its oldest open window, of an operation: its progress and its age
- *     peer       a neighbor: whether the window misses its data, the time of its silence, messages queued, sent and done,
- *                posted, arrived and taken, by class
+ *     peer       a neighbor: whether the window misses its data, the time of its silence, messages
+ *                queued, sent and done, posted, arrived and taken, by class
  *
  * "window" and "peer" belong to the last "comm". A line is a word and KEY=VALUE fields. A value with blanks
  * stands in quotes.

@@ -14,7 +14,7 @@
 #include "policy/records/records.h"
 #include "policy/rules/rules.h"
 
-/* ---- the metrics --------------------------------------------------------------------------------------- */
+/* ---- the metrics ------------------------------------------------------------------------------------- */
 
 /* One metric: a member of its scope's struct, or a number computed from it. */
 struct metric {
@@ -248,7 +248,7 @@ static const struct metric of_signature_reason[] = {
              "Operations of the signature sent raw, by the reason."),
 };
 
-/* ---- scopes: the subjects of metrics ------------------------------------------------------------------- */
+/* ---- scopes: the subjects of metrics ----------------------------------------------------------------- */
 
 #define LABELS 3
 
@@ -380,7 +380,7 @@ static const struct scope {
 };
 #define SCOPES (sizeof(scopes) / sizeof(scopes[0]))
 
-/* ---- text ---------------------------------------------------------------------------------------------- */
+/* ---- text -------------------------------------------------------------------------------------------- */
 
 /* Write a text between quotes. The format takes UTF-8 only, and NCCL's names are any bytes, cut anywhere:
  * control characters become blanks, and bytes outside ASCII question marks. */

@@ -23,7 +23,7 @@
 
 #define PATIENCE_S 2    /* for the thread to end */
 #define LOCK_MS 200     /* for a communicator in use by the engine */
-#define CLOSED_MOST 32u /* communicators that stay in the files after their end */
+#define CLOSED_MOST 32u /* closed communicators that stay in the files */
 #define TRIGGER "nibble-report-now"
 
 struct entry {
@@ -33,7 +33,7 @@ struct entry {
     uint64_t late_reports; /* at the last check */
     int error;
     struct nb_waits *failed; /* waits at its close after an error, else NULL */
-    bool told;               /* a report has its error */
+    bool told;               /* a report contains its error */
 };
 
 struct output { /* a kind of file */
@@ -61,7 +61,7 @@ struct nb_monitor {
     unsigned serial;
 };
 
-/* ---- copies; with the lock ----------------------------------------------------------------------------- */
+/* ---- copies; with the lock --------------------------------------------------------------------------- */
 
 /* Update the entry's figures, or keep the old ones where the engine holds the lock. */
 static void refresh(struct entry *e)
@@ -84,7 +84,7 @@ static unsigned count(const struct nb_monitor *m)
     return n;
 }
 
-/* ---- files; without the lock --------------------------------------------------------------------------- */
+/* ---- files; without the lock ------------------------------------------------------------------------- */
 
 static void told(struct output *o, int ret)
 {
@@ -102,7 +102,8 @@ static double date(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Return all entries' figures as text, which the caller frees with free(), or NULL when out of memory. */
+/* Return the figures of all entries as text, which the caller frees with free(), or NULL when out of
+ * memory. */
 static char *format(struct nb_monitor *m, size_t *bytes)
 {
     struct nb_metrics_process process = {.time = date()};
@@ -143,7 +144,7 @@ static void write_metrics(struct nb_monitor *m)
     free(text);
 }
 
-/* ---- hang reports -------------------------------------------------------------------------------------- */
+/* ---- hang reports ------------------------------------------------------------------------------------ */
 
 /* Return whether the file that asks for a report has changed since the last check. */
 static bool triggered(struct nb_monitor *m)
@@ -170,8 +171,8 @@ static bool has_stood(const struct nb_monitor *m, uint64_t now, uint64_t *before
     return *looks && *looks % (unsigned)m->late_report == 0;
 }
 
-/* Return why a report is due, or NULL. A node that blocks others may itself wait for none, so each node
- * without progress writes a report. Call with the lock. */
+/* Return why a report is due, or NULL. A node that blocks other nodes may itself wait for no node, so each
+ * node without progress writes a report. Call with the lock. */
 static const char *due(struct nb_monitor *m)
 {
     uint64_t moved = 0;
@@ -272,7 +273,7 @@ static void write_report(struct nb_monitor *m, const char *why)
     free(list);
 }
 
-/* ---- the periodic thread --------------------------------------------------------------------------- */
+/* ---- the periodic thread ----------------------------------------------------------------------------- */
 
 static void turn(void *arg)
 {
@@ -334,7 +335,7 @@ static void release(void *arg)
     free(m);
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------- */
 
 /* Keep the characters of `text` that a file's name may have. */
 static void clean(char *text)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a communicator did, told when it closes: totals, and for every signature and residual what was
- * coded, how well, and why the rest was not.
+ * The summary of a communicator, logged when it closes: totals, and for every signature and residual the
+ * coded operations, their quality, and the reasons for the uncoded operations.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -18,9 +18,9 @@
 #include "policy/records/records.h"
 #include "policy/rules/rules.h"
 
-/* ---- at connect ------------------------------------------------------------------------------------- */
+/* ---- at connect -------------------------------------------------------------------------------------- */
 
-/* Append to a line of `cap` bytes that is `*at` long; what does not fit is cut off. */
+/* Append to a line of `cap` bytes that is `*at` long. Cut off any text that does not fit. */
 __attribute__((format(printf, 4, 5))) static void append(char *line, size_t cap, size_t *at, const char *fmt,
                                                          ...)
 {
@@ -89,7 +89,7 @@ void nb_comm_log_plan(struct nb_coll_comm *comm)
             comm->shadow ? "shadow mode, everything is sent raw; would be: " : "", line);
 }
 
-/* ---- at close --------------------------------------------------------------------------------------- */
+/* ---- at close ---------------------------------------------------------------------------------------- */
 
 static void log_signatures(const struct nb_figures *f)
 {

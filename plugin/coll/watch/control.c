@@ -17,7 +17,7 @@
 #include "coll/schedule/schedule.h"
 #include "coll/watch/internal.h"
 
-/* ---- relaying -------------------------------------------------------------------------------------- */
+/* ---- relaying ---------------------------------------------------------------------------------------- */
 
 /* Pass on the message at the head of a ring. 1, 0 when it has to wait there, or < 0. */
 static int pass_on(struct nb_coll_comm *comm, const struct nb_ctl *ctl, const uint8_t *message, size_t len)
@@ -34,7 +34,7 @@ static int pass_on(struct nb_coll_comm *comm, const struct nb_ctl *ctl, const ui
     return nb_retransmit_relay(comm, to, message, len);
 }
 
-/* ---- reading ---------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------- */
 
 /* Take a heartbeat: the silent neighbor and the wait that it reports. */
 static int take_alive(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl)

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "coll/watch/internal.h"
 
-/* ---- aborts ----------------------------------------------------------------------------------------- */
+/* ---- aborts ------------------------------------------------------------------------------------------ */
 
 #define PATIENCE_NS ((int64_t)NB_NS_PER_S) /* the longest wait for a peer to take ABORT */
 
@@ -24,7 +24,7 @@ static void queue(struct nb_coll_comm *comm, struct nb_peer *peer, const struct 
     nb_control(comm, peer, abort);
 }
 
-/* True while ABORT waits in the ring. A connection that fails here has failed before, or its peer has
+/* Return true while ABORT waits in the ring. A connection that fails here has failed before, or its peer has
  * left. */
 static bool waits(struct nb_coll_comm *comm, struct nb_peer *peer)
 {
@@ -68,13 +68,13 @@ bool nb_abort_progress(struct nb_coll_comm *comm, int64_t now_ns)
 /* ---- lost connections -------------------------------------------------------------------------------- */
 
 /*
- * The end of a connection without a FIN. A peer that fails sends its reason on CONTROL before it closes
- * its connections, and a node that hears of a failure passes it on. Connections are independent, and their
- * ends may be seen in any order. So this node reads all arrived CONTROL before it calls the peer lost:
+ * The end of a connection without a FIN. A peer that fails sends its reason on CONTROL before it closes its
+ * connections, and a node that learns of a failure passes it on. Connections are independent, and their ends
+ * may be seen in any order. So this node reads all arrived CONTROL before it calls the peer lost:
  *
  *   ABORT from any node                    the cause is in it
  *   FIN from the peer                      it closes: no error
- *   the end of the peer's CONTROL          it is lost: it died, or could not send a reason any more
+ *   the end of the peer's CONTROL          it is lost: it died, or failed to send a reason
  *   silence for a while                    it is lost, as far as this node can tell
  *
  * The communicator fails in any case, so other work stops meanwhile.
@@ -129,7 +129,7 @@ int nb_loss_explain(struct nb_coll_comm *comm, int64_t now_ns)
         return 1;
     }
     if (now_ns - comm->failure.suspect_ns >
-        nb_control_doubt_ns(comm)) /* peers do not hear from this node meanwhile */
+        nb_control_doubt_ns(comm)) /* meanwhile this node sends no heartbeats */
         return lost(comm, suspect);
     return moved;
 }

@@ -114,11 +114,11 @@ int nb_watch_tick(struct nb_coll_comm *comm, int64_t t)
         struct nb_peer *peer = comm->neighbors[i];
         if (peer->gone)
             continue;
-        if (asleep > limit / 2) /* this process was stopped and could not hear the peer */
+        if (asleep > limit / 2) /* this process was stopped and could not receive */
             peer->life.received_ns = t;
         if (nb_control_alive(comm, peer, t))
             return -1;
-        /* A peer of which all messages have arrived may be silent. */
+        /* After the last message of a peer has arrived, it may be silent. */
         if (t - peer->life.received_ns > limit && !peer->life.fin_acked)
             return nb_comm_error(comm, -ETIMEDOUT, "no sign of life from %s for %lld s (NIBBLE_PEER_TIMEOUT)",
                                  peer->name, (long long)p->peer_timeout);

@@ -17,14 +17,15 @@ struct nb_peer;
 
 /* ---- times ------------------------------------------------------------------------------------------- */
 
-/* The interval of heartbeats, in ns. NIBBLE_PEER_TIMEOUT is the same on all nodes, so peers have the same
- * interval. */
+/* Return the interval of heartbeats, in ns. NIBBLE_PEER_TIMEOUT is the same on all nodes, so peers have the
+ * same interval. */
 int64_t nb_control_alive_ns(const struct nb_coll_comm *comm);
 
-/* The time after which a heartbeat of a peer is overdue, in ns. */
+/* Return the time after which a heartbeat of a peer is overdue, in ns. */
 int64_t nb_control_overdue_ns(const struct nb_coll_comm *comm);
 
-/* The time, in ns, for which the end of a connection may have another cause: others may know more. */
+/* Return the time, in ns, for which the end of a connection may have another cause: other nodes may know
+ * more. */
 int64_t nb_control_doubt_ns(const struct nb_coll_comm *comm);
 
 /* ---- late peers -------------------------------------------------------------------------------------- */
@@ -37,18 +38,19 @@ void nb_late_names(const struct nb_coll_comm *comm, char *buf, size_t cap);
 
 /*
  * The end of a chain of waits. This node waits for a neighbor, which waits for a node that this one may not
- * be connected with, and so on, to one that waits for no node: its device works, its NCCL has not called yet,
- * or it is silent. A heartbeat carries its sender's finding, so each node looks at its neighbors only:
+ * be connected with, and so on. At the end is a node that waits for no node: its device works, its NCCL has
+ * not called yet, or it is silent. A heartbeat carries its sender's finding, so each node reads its
+ * neighbors' findings only:
  *
- *     neighbors that it waits for        what it finds
- *     none, or its device works          NONE
- *     one that finds NONE, or is silent  END: that one, 1 step away
+ *     neighbors that it waits for        its finding
+ *     no neighbor, or its device works   NONE
+ *     one that finds NONE, or is silent  END: this neighbor, 1 step away
  *     one that finds END                 END: the same node, one step more. The nearest is taken
- *     one that finds END: this node      MUTUAL: that one, 1 step away. Neither moves without the other (a
+ *     one that finds END: this node      MUTUAL: this neighbor, 1 step away. Each waits for the other (a
  *                                        connection that passes no data). Passed on likewise
- *     others                             LOST: it waits, for an unknown node
+ *     any other                          LOST: it waits, for an unknown node
  *
- * A finding is as old as one heartbeat for each step. In a circle of waits an old one could circulate for
+ * A finding is as old as one heartbeat for each step. In a circle of waits an old finding could circulate for
  * ever: it is dropped after NB_CHAIN_STEPS. Findings explain a delay in the log. No decision rests on them.
  */
 
@@ -67,25 +69,26 @@ enum nb_chain_kind {
 struct nb_chain {
     enum nb_chain_kind kind;
     int end;                   /* MUTUAL and END: rank of the node at the end */
-    unsigned steps;            /* waits in between, from 1; else 0 */
-    const struct nb_peer *via; /* the neighbor that reported it, or is the end; NULL in a peer's report */
+    unsigned steps;            /* number of waits in between, from 1, or 0 */
+    const struct nb_peer *via; /* the neighbor that reported it, or is the end. NULL in a peer's report */
 };
 
-struct nb_chain_life {     /* what a communicator has found */
-    int64_t since_ns;      /* since when it waits; 0: it does not */
+struct nb_chain_life {     /* findings of a communicator */
+    int64_t since_ns;      /* time since which it waits. 0: it does not */
     struct nb_chain found; /* the last finding */
 };
 
-struct nb_chain_report {   /* what a peer has reported */
+struct nb_chain_report {   /* a report of a peer */
     struct nb_chain chain; /* in its last heartbeat */
-    int64_t at_ns;         /* the arrival of that */
+    int64_t at_ns;         /* arrival of that heartbeat */
 };
 
-/* Find out for which node this one waits. Before heartbeats are sent, and before the log names a culprit. */
+/* Find out for which node this one waits. Call it before heartbeats are sent, and before the log names a
+ * culprit. */
 void nb_chain_update(struct nb_coll_comm *comm, int64_t now_ns);
-/* True when this node waits for the neighbor, which waits for no node. */
+/* Return true when this node waits for the neighbor, which waits for no node. */
 bool nb_chain_ends_at(const struct nb_coll_comm *comm, const struct nb_peer *peer);
-/* Take the finding from a heartbeat of `peer`: 0, or < 0 when the communicator has failed. */
+/* Take the finding from a heartbeat of `peer`. Return 0, or < 0 when the communicator has failed. */
 int nb_chain_received(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *alive);
 
 /* ---- state ------------------------------------------------------------------------------------------- */
@@ -95,11 +98,11 @@ struct nb_watch {
     int64_t tick_ns, late_ns; /* the last check of heartbeats, and the last report of late peers */
     int64_t close_deadline_ns;
     const struct nb_peer
-        *quiet; /* the neighbor that has been silent for longest, longer than allowed; or NULL */
+        *quiet; /* the neighbor that has been silent for longest, longer than allowed, or NULL */
     struct nb_chain_life chain;
-    _Atomic uint64_t late_reports;     /* reports of late peers; any thread reads it */
+    _Atomic uint64_t late_reports;     /* number of reports of late peers. Any thread reads it */
     bool hurries;                      /* nb_shutdown_hurry was called */
-    struct nb_chain_report reported[]; /* [nnodes] whom a peer waits for */
+    struct nb_chain_report reported[]; /* [nnodes] the waits that peers report */
 };
 
 #endif

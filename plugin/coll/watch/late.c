@@ -23,8 +23,8 @@ void nb_late_names(const struct nb_coll_comm *comm, char *buf, size_t cap)
 
 /* ---- chains of waits --------------------------------------------------------------------------------- */
 
-/* True when this node lacks something of the peer: data, a confirmation that others wait for, or, to close,
- * an acknowledgement. */
+/* Return true when this node lacks something of the peer: data, a confirmation that other nodes wait for, or,
+ * to close, an acknowledgement. */
 static bool misses(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
     if (comm->state == NB_COMM_CLOSING && !comm->drained &&
@@ -34,7 +34,7 @@ static bool misses(const struct nb_coll_comm *comm, const struct nb_peer *peer)
     return (comm->oldest < comm->begun && nb_window_misses(comm, peer)) || nb_confirm_misses(comm, peer);
 }
 
-/* The next best reason of an open window: the peer has not taken its messages. */
+/* Return true for the next best reason of an open window: the peer has not taken its messages. */
 static bool has_to_take(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
     return comm->oldest < comm->begun && nb_peer_has_not_taken(peer);
@@ -42,7 +42,7 @@ static bool has_to_take(const struct nb_coll_comm *comm, const struct nb_peer *p
 
 typedef bool is_waited_for(const struct nb_coll_comm *comm, const struct nb_peer *peer);
 
-/* Return the kind of wait, or NULL when this node waits for no peer. */
+/* Return the test for peers that this node waits for, or NULL when it waits for no peer. */
 static is_waited_for *waits_for(const struct nb_coll_comm *comm)
 {
     static is_waited_for *const reasons[] = {misses, has_to_take};
@@ -56,14 +56,14 @@ static is_waited_for *waits_for(const struct nb_coll_comm *comm)
     return NULL;
 }
 
-/* The peer waits for no node, and reported that after this node began to wait. */
+/* Return true when the peer waits for no node, and reported that after this node began to wait. */
 static bool says_none(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
     return comm->watch->reported[peer->rank].chain.kind == NB_CHAIN_NONE &&
            comm->watch->reported[peer->rank].at_ns > comm->watch->chain.since_ns;
 }
 
-/* This node waits for `peer`: follow the chain from there. */
+/* Follow the chain of waits from `peer`, for which this node waits. */
 static struct nb_chain follow(const struct nb_coll_comm *comm, const struct nb_peer *peer, int64_t now_ns)
 {
     const struct nb_chain_report *told = &comm->watch->reported[peer->rank];

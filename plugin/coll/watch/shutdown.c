@@ -9,7 +9,7 @@
 #include "coll/flow/flow.h"
 #include "coll/watch/internal.h"
 
-#define LAST_WORDS_NS ((int64_t)NB_NS_PER_S) /* kept of the time limit, at most, to send a reason */
+#define LAST_WORDS_NS ((int64_t)NB_NS_PER_S) /* reserve of the time limit, at most, to send a reason */
 
 static bool has_not_taken(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
@@ -22,7 +22,7 @@ static bool holds_up(const struct nb_coll_comm *comm, const struct nb_peer *peer
     return has_not_taken(comm, peer) || nb_peer_may_ask(comm, peer);
 }
 
-/* True when the peer holds up the end and is the cause itself: it has been silent for three of its
+/* Return true when the peer holds up the end and is the cause itself: it has been silent for three of its
  * heartbeats, or for as many as fit into a short limit. */
 static bool holds_up_silently(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
@@ -41,7 +41,7 @@ static bool has_not_confirmed(const struct nb_coll_comm *comm, const struct nb_p
     return !peer->life.our_fin_acked || (peer->life.fin && !peer->life.fin_acked);
 }
 
-/* True while the FIN with the peer is incomplete. This node's acknowledgements must leave, too, before
+/* Return true while the FIN with the peer is incomplete. This node's acknowledgements must leave, too, before
  * the connections close. */
 static bool has_not_parted(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
@@ -51,7 +51,7 @@ static bool has_not_parted(const struct nb_coll_comm *comm, const struct nb_peer
 
 typedef bool is_waited_for(const struct nb_coll_comm *comm, const struct nb_peer *peer);
 
-/* Count the peers for which `is` is true, and list them in `who`, if that is not NULL. */
+/* Count the peers for which `is` is true, and list them in `who` unless that is NULL. */
 static int count(const struct nb_coll_comm *comm, is_waited_for *is, struct nb_name_list *who)
 {
     int n = 0;
@@ -82,7 +82,7 @@ static void send_fin(struct nb_coll_comm *comm)
     }
 }
 
-/* Find the peer that holds up the end and has reported the longest silence of a neighbor; NULL: none. */
+/* Return the peer that holds up the end and has reported the longest silence of a neighbor, or NULL. */
 static const struct nb_peer *find_held_up(const struct nb_coll_comm *comm)
 {
     const struct nb_peer *found = NULL;
@@ -96,8 +96,8 @@ static const struct nb_peer *find_held_up(const struct nb_coll_comm *comm)
     return found;
 }
 
-/* All peers that hold up the end live and report their waits. True: the communicator has failed with that.
- * Else `who` lists the culprits, if they are known. */
+/* Name the end of the waits: all peers that hold up the end live and report their waits. Return true when the
+ * communicator has failed with that. Otherwise `who` lists the culprits, if they are known. */
 static bool name_end(struct nb_coll_comm *comm, struct nb_name_list *who)
 {
     const struct nb_chain *chain = &comm->watch->chain.found;
@@ -141,8 +141,7 @@ static void fail(struct nb_coll_comm *comm)
                   who.text);
 }
 
-/* Leave: time is up, and all peers know it. A heartbeat for a peer that has acknowledged may just be on its
- * way. */
+/* Leave: time is up, and all peers know it. A heartbeat for a peer that has acknowledged may be in flight. */
 static void leave(struct nb_coll_comm *comm)
 {
     struct nb_name_list who = {.first = -1};
@@ -170,7 +169,7 @@ void nb_shutdown_progress(struct nb_coll_comm *comm, int64_t now_ns)
     int64_t words = limit / 8 < LAST_WORDS_NS ? limit / 8 : LAST_WORDS_NS;
 
     if (!count(comm, holds_up_silently, NULL))
-        words /= 2; /* another node may know the cause: let it fail first */
+        words /= 2; /* another node may know the cause and fails first */
     if (!comm->drained && !count(comm, has_not_taken, NULL) && !count(comm, nb_peer_may_ask, NULL))
         send_fin(comm);
     if (comm->drained && !count(comm, has_not_parted, NULL))
