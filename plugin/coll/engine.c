@@ -11,9 +11,9 @@
 #include "coll/comm/comm.h"
 #include "coll/engine.h"
 
-#define SLEEP_NS (50 * (int64_t)NB_NS_PER_MS) /* longest sleep with communicators: heartbeats are due */
-/* Polling before a sleep while a device has work in flight that will not wake the engine: a segment takes
- * microseconds. */
+#define SLEEP_NS (50 * (int64_t)NB_NS_PER_MS) /* the longest sleep with communicators: heartbeats are due */
+/* The time, in us, of polling before a sleep while a device has work in flight and cannot wake the engine: a
+ * segment takes microseconds. */
 #define WORK_US 1000
 
 struct nb_engine {
@@ -24,17 +24,18 @@ struct nb_engine {
     int users; /* under users_lock */
     void *run; /* of the runner, while there are users */
     pthread_mutex_t lock;
-    struct nb_coll_comm *added; /* under lock: waiting to be taken over */
+    struct nb_coll_comm *added; /* under lock: communicators that wait for the engine thread */
     _Atomic int news;           /* `added` has changed */
     _Atomic int sleeping;
     _Atomic uint64_t steps;       /* steps made */
-    _Atomic uint64_t stuck_at;    /* 1 + steps made when it was found stuck; 0: never */
-    struct nb_coll_comm *running; /* engine thread */
+    _Atomic uint64_t stuck_at;    /* 1 + steps made when it was found stuck, or 0 */
+    struct nb_coll_comm *running; /* for the engine thread */
 };
 
-/* ---- life ------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------- */
 
-/* For devices that are created while there is a runner, and gone before it is. */
+/* Kick the engine when a device has done work. For devices that are created after the runner has started, and
+ * freed before it stops. */
 static void work_done(struct nb_context *ctx)
 {
     nb_engine_kick(ctx->engine);
@@ -136,13 +137,13 @@ void nb_engine_add(struct nb_engine *e, struct nb_coll_comm *comm)
     nb_engine_wake(e);
 }
 
-/* ---- sleep and wake --------------------------------------------------------------------------------- */
+/* ---- sleep and wake ---------------------------------------------------------------------------------- */
 
 void nb_engine_kick(struct nb_engine *engine)
 {
     /* Sequentially consistent, as are the store of the window's number before it and the two stores in
-     * prepare_sleep and end_sleep. Either the last check before the sleep sees the new window, or this sees
-     * the engine asleep. */
+     * prepare_sleep and end_sleep. So either the last check before the sleep sees the new window, or this
+     * function sees that the engine is asleep. */
     if (atomic_load(&engine->sleeping) && atomic_exchange(&engine->sleeping, 0))
         nb_engine_wake(engine);
 }
@@ -153,8 +154,8 @@ void nb_engine_wake(struct nb_engine *engine)
         engine->runner->wake(engine->run);
 }
 
-/* True when there is news since the last step: a communicator or window was handed over, or a device has done
- * work. */
+/* Return true when there is news since the last step: a communicator or window was handed over, or a device
+ * has done work. */
 static bool has_news(struct nb_engine *e)
 {
     for (struct nb_coll_comm *comm = e->running; comm; comm = comm->engine_next) {
@@ -188,8 +189,8 @@ int64_t nb_engine_patience_ns(const struct nb_engine *e)
     return us * (int64_t)NB_NS_PER_US;
 }
 
-/* Return how long, at most `ns`, the communicator's links may be left alone if they stay quiet. After an
- * error fairness no longer matters. */
+/* Return how long, at most `ns`, the engine may leave the communicator's links alone if they stay quiet.
+ * After an error fairness is irrelevant. */
 static int64_t idle_ns(const struct nb_coll_comm *comm, int64_t now_ns, int64_t ns)
 {
     if (nb_comm_failed(comm) || comm->failure.suspect_ns)
@@ -218,7 +219,7 @@ struct nb_engine_wait nb_engine_wait(struct nb_engine *e, int64_t now_ns, struct
     return wait;
 }
 
-/* ---- one round -------------------------------------------------------------------------------------- */
+/* ---- one round --------------------------------------------------------------------------------------- */
 
 static void take_added(struct nb_engine *e)
 {
@@ -256,7 +257,7 @@ bool nb_engine_step(struct nb_engine *e, int64_t now_ns)
     for (struct nb_coll_comm **link = &e->running; *link;) {
         int ret = nb_comm_progress(*link, now_ns);
         if (ret < 0) {
-            detach(link); /* a thread that waits for that can go on */
+            detach(link); /* wakes the thread that waits for it */
             moved = true;
             continue;
         }

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The runner of NCCL's process: a thread that steps the engine. It starts a thread that reads the file of
- * NIBBLE_CONTROL, and one that writes metrics and hang reports (report/report.h), where settings ask for
- * them. It polls while something moves and a little longer (NB_SPIN_US). Otherwise it sleeps in ppoll(): on
- * the descriptors of the transports, or for a short time where something may happen that no descriptor
- * reports.
+ * The runner of NCCL's process: a thread that steps the engine. Where settings ask for them, it starts a
+ * thread that reads the file of NIBBLE_CONTROL, and a thread that writes metrics and hang reports
+ * (report/report.h). It polls while something moves and a little longer (NB_SPIN_US). Otherwise it sleeps in
+ * ppoll(): on the descriptors of the transports, or for a short time where some events have no descriptor.
  */
 #include <errno.h>
 #include <poll.h>
@@ -23,8 +22,8 @@
 #include "coll/engine.h"
 #include "coll/report/report.h"
 
-/* Sleeps without descriptors grow by an eighth while nothing comes: little is lost of a short wait, and
- * little CPU on a long one. */
+/* Sleeps without descriptors grow by an eighth while they find nothing new: a short wait loses little time,
+ * and a long wait costs little CPU. */
 #define BLIND_US 50
 #define BLIND_MOST_US 1000
 #define MAX_FDS 16384
@@ -35,11 +34,11 @@ struct runner {
     pthread_t thread;
     struct nb_wake wake;
     _Atomic int stop;
-    struct pollfd *fds; /* [MAX_FDS]; the first one is that of `wake` */
-    long blind_us;      /* next sleep without descriptors */
+    struct pollfd *fds; /* [MAX_FDS]. The first descriptor is for `wake` */
+    long blind_us;      /* length of the next sleep without descriptors */
 };
 
-/* Sleep until there may be news. True: some events have no descriptor. */
+/* Sleep until there may be news. Return true when some events have no descriptor. */
 static bool nap(struct runner *r)
 {
     struct nb_engine_wait wait = {0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One round of a communicator, in its order of work. */
+/* One round of a communicator: the order of its work. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,19 +13,19 @@
 #include "coll/flow/flow.h"
 #include "coll/watch/watch.h"
 
-/* ---- closing ---------------------------------------------------------------------------------------- */
+/* ---- closing ----------------------------------------------------------------------------------------- */
 
 /* Take up the request of the thread that closes (connect/close.c). */
 static void take_close(struct nb_coll_comm *comm)
 {
     if (comm->state != NB_COMM_RUNNING || !atomic_load(&comm->closing.asked))
         return;
-    if (comm->closing.unfinished) /* NCCL is aborting: peers must not wait for the rest */
+    if (comm->closing.unfinished) /* NCCL is aborting: peers must not wait for this node's remaining bytes */
         nb_comm_fail(comm, -ECONNABORTED, "the communicator was closed with unfinished operations");
     comm->state = NB_COMM_CLOSING;
 }
 
-/* ---- begin ------------------------------------------------------------------------------------------ */
+/* ---- begin ------------------------------------------------------------------------------------------- */
 
 void nb_comm_begin(struct nb_coll_comm *comm)
 {
@@ -34,7 +34,7 @@ void nb_comm_begin(struct nb_coll_comm *comm)
     nb_pace_moved(comm);
 }
 
-/* ---- one round -------------------------------------------------------------------------------------- */
+/* ---- one round --------------------------------------------------------------------------------------- */
 
 static int move_links(struct nb_coll_comm *comm, int64_t t)
 {
@@ -106,7 +106,7 @@ static int run(struct nb_coll_comm *comm, int64_t t)
     return ret < 0 ? ret : moved;
 }
 
-/* Return whether windows are open, or an operation has more to come, for the device. Windows of a failed
+/* Return 1 when windows are open, or an operation has more to come. For the device. Windows of a failed
  * communicator stay open. */
 static int busy(struct nb_coll_comm *comm)
 {
@@ -137,7 +137,7 @@ int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns)
         if (comm->state == NB_COMM_CLOSING && !nb_comm_failed(comm))
             nb_shutdown_progress(comm, now_ns);
         if (nb_comm_failed(comm) && nb_abort_progress(comm, now_ns) && comm->state == NB_COMM_CLOSING)
-            comm->state = NB_COMM_CLOSED; /* the call that met it has returned it */
+            comm->state = NB_COMM_CLOSED; /* the call that met the error has returned it */
         if (comm->device->ops->turn)
             comm->device_waits = comm->device->ops->turn(comm->device, busy(comm));
         comm->works_open = nb_device_has_works(comm);

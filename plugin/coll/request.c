@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls of NCCL's proxy thread. They check a window, put it into the ring, and later find it done. None
- * of them waits, allocates, encodes or touches a connection. */
+/* The calls of NCCL's proxy thread. They check a window, put it into the ring, and later find it done. They
+ * never wait, allocate, encode or touch a connection. */
 #include <errno.h>
 #include <string.h>
 
@@ -23,8 +23,8 @@ static int valid_comm(const struct nb_coll_comm *comm, const char *call)
     return 0;
 }
 
-/* The arguments of the three functions. `block` is 0 for an all-reduce, whose windows are operations of their
- * own. */
+/* The arguments of the three functions. `block` is 0 for an all-reduce, each window of which is an
+ * operation. */
 struct window {
     enum nb_func func;
     ncclDataType_t type;
@@ -70,7 +70,7 @@ static struct nb_op *place(struct nb_coll_comm *comm, const struct window *w, co
     return op;
 }
 
-/* Find the place of an all-reduce window in NCCL's buffer: eight slots for sending, then eight for receiving,
+/* Find the slot of an all-reduce window in NCCL's buffer: eight slots for sending, then eight for receiving,
  * of the same layout. A window lies at the same place of both. Each side may be in the host's or the device's
  * buffer, which are of one size (see below). Under submit.lock. */
 static void locate(const struct nb_coll_comm *comm, struct nb_coll_req *win)
@@ -129,7 +129,7 @@ static int submit(struct nb_coll_comm *comm, struct window *w, struct nb_coll_re
     uint64_t seq = atomic_load_explicit(&comm->submitted, memory_order_relaxed);
     win = nb_window(comm, seq);
     if (atomic_load_explicit(&win->state, memory_order_acquire) != NB_REQ_FREE)
-        goto out; /* never with NCCL: it has fewer windows in flight than the ring holds */
+        goto out; /* impossible with NCCL, which has fewer windows in flight than the ring holds */
     struct nb_op *op = place(comm, w, &why);
     if (!op) {
         ret = bad_window(comm, w, why);
@@ -162,7 +162,7 @@ out:
     return ret;
 }
 
-/* Return the overlap of the window with the own block. */
+/* Return the length and *beg of the window's overlap with the own block. */
 static uint64_t own_part(const struct nb_coll_comm *comm, const struct window *w, uint64_t *beg)
 {
     uint64_t block_beg, block_end, end = w->off + w->bytes;
@@ -254,7 +254,7 @@ int nb_coll_ireducescatter(struct nb_coll_comm *comm, const void *send, size_t s
     return submit(comm, &w, req);
 }
 
-/* Host memory that a CPU thread wrote is visible everywhere: flushing is done. */
+/* Flushing has no work: host memory that a CPU thread wrote is visible everywhere. */
 int nb_coll_iflush(struct nb_coll_comm *comm, void *data, size_t size, struct nb_coll_req **req)
 {
     (void)data;
@@ -318,11 +318,13 @@ bool nb_requests_unfinished(struct nb_coll_comm *comm)
  *
  * NCCL registers its buffer once or more for each side (send, receive) of every channel when it connects:
  * always the same region, before any other. Where GPU-direct serves one side only (NCCL_NET_GDR_READ=0:
- * receives), it has two buffers of one size (collNet->size), one in host memory and one in the GPU's, and
- * each side uses its half of its own. Other buffers are a user's. With those, windows of different nodes may
- * differ, which the engine does not match. So they are refused, and NCCL goes through its own buffer. A
- * user's buffer is in GPU memory, and registered only for a side that is GPU-direct (collnetRegisterBuffer).
- * So it comes after NCCL's own one there and is never taken for it.
+ * receives), NCCL has two buffers of one size (collNet->size), one in host memory and one in the GPU's, and
+ * each side uses its half of its own buffer.
+ *
+ * Other buffers are a user's. With those, windows of different nodes may differ, which the engine does not
+ * match. So it refuses them, and NCCL goes through its own buffer. A user's buffer is in GPU memory, and NCCL
+ * registers it only for a side that is GPU-direct (collnetRegisterBuffer). So it comes after NCCL's own
+ * buffer of that side and is never taken for it.
  */
 
 int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_type, void **mhandle)
@@ -353,15 +355,15 @@ int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_t
     pthread_mutex_unlock(&comm->submit.lock);
     if (!ret && comm->device->ops->region && comm->device->ops->region(comm->device, data, size))
         NB_WARN("%s: regMr: out of memory",
-                comm->label); /* its windows will fail; regMr must not fail on one node alone */
+                comm->label); /* its windows will fail. regMr must not fail on one node alone */
     if (ret)
         NB_INFO(NCCL_REG, "%s: user buffer of %zu bytes is not registered: NCCL uses its own buffer",
                 comm->label, size);
     return ret;
 }
 
-/* NCCL frees its buffer with the first deregistration, before it closes the communicator. After an abort
- * windows may still be open, and must be left alone from here on. */
+/* Deregister. NCCL frees its buffer with the first deregistration, before it closes the communicator. After
+ * an abort windows may still be open, and the engine must leave them alone from here on. */
 int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
 {
     const void *gone = NULL;
@@ -393,9 +395,9 @@ int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
     }
     if (aborts) {
         nb_comm_fail(comm, -ECONNABORTED, "the communicator was closed with unfinished operations");
-        nb_engine_wake(comm->engine); /* which tells the peers */
+        nb_engine_wake(comm->engine); /* the engine tells the peers */
     }
-    if (nb_comm_failed(comm)) /* the engine has stopped, but the device may be at work */
+    if (nb_comm_failed(comm)) /* the engine has stopped, but the device may still work */
         ret = nb_tasks_abandon(comm);
     if (ret)
         NB_WARN("%s: deregMr: work on its buffer does not end", comm->label);

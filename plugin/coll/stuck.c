@@ -10,7 +10,7 @@
 
 #define EVERY_MS 1000
 #define LEAST_MS 60000
-#define LOCK_MS 50 /* between checks while waiting for the lock */
+#define LOCK_MS 50 /* time between checks while waiting for the lock */
 
 static int64_t limit_ms(const struct nb_coll_comm *comm)
 {

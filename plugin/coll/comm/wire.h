@@ -50,7 +50,7 @@ struct nb_msg {
 enum {
     NB_MSG_KEEP = 1, /* keep the bytes as the reference of (owner, number) for this range */
     NB_MSG_TWO_HOP =
-        2, /* the operation goes by two hops: the receiver of a CONTRIB segment works on it for others */
+        2, /* the operation goes by two hops: the receiver of a CONTRIB segment works on it for other nodes */
     NB_MSG_TWO_LEVEL = 4,                             /* the operation goes along rows and columns,
                                                          likewise */
     NB_MSG_ROUTE = NB_MSG_TWO_HOP | NB_MSG_TWO_LEVEL, /* without these bits: straight to its destination */
