@@ -529,7 +529,7 @@ START_TEST(closes_far_away)
     const int stopped = _i, closing = far_from(stopped);
     char name[64];
 
-    snprintf(name, sizeof(name), "has heard nothing of node %d for ", stopped);
+    snprintf(name, sizeof(name), "has received no heartbeat of node %d for ", stopped);
     stop_unconfirmed(stopped);
     begin_close(closing);
     for (int i = 0; i < NODES; i++)

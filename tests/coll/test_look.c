@@ -118,7 +118,7 @@ START_TEST(failed)
     while (!nb_coll_test(req[0], &done, NULL))
         slow_turn();
     ck_assert_int_eq(nb_coll_test(req[0], &done, NULL), -EIO);
-    ck_assert(strstr(slow_log(), "cannot look at the values of reduce_scatter 0") != NULL);
+    ck_assert(strstr(slow_log(), "cannot sample the values of reduce_scatter 0") != NULL);
     while (!nb_coll_test(req[1], &done, NULL)) /* it learns of the failure */
         slow_turn();
     slow_close_all(slow_first);

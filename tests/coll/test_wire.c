@@ -131,7 +131,7 @@ START_TEST(data_absurd_fields)
     bad = good, bad.offset = UINT64_C(1) << 63, cases[n].text = "offset", cases[n++].m = bad;
     bad = good, bad.bytes = 999, cases[n].text = "raw length", cases[n++].m = bad;
     bad = good, bad.func = NB_FUNC_ALL_REDUCE, bad.flags = NB_MSG_CHECKED, bad.bytes = bad.coded = 0;
-    cases[n].text = "check of a payload", cases[n++].m = bad;
+    cases[n].text = "check value without", cases[n++].m = bad;
     for (int i = 0; i < n; i++) {
         size_t header = nb_msg_pack(&cases[i].m, buf);
         ck_assert_int_eq(nb_msg_parse(buf, header + cases[i].m.coded, TOKEN, UNIT, &out, &why), -EBADMSG);

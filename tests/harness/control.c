@@ -304,13 +304,13 @@ static int switch_node(struct hx_node *node, void *arg)
         if (node->rank == 1 && write_word(turn ? "perhaps\n" : "on\n"))
             return 1;
     }
-    while (node->rank == 1 && !hx_log_count("neither on nor off", control_path))
+    while (node->rank == 1 && !hx_log_count("instead of on or off", control_path))
         hx_sleep(0.02); /* the plugin looks once a second */
     hx_barrier(node);   /* an unknown word must change nothing */
     if (until(node, comm, &round, 0))
         return 1;
     HX_CHECK(hx_log_warns() == (node->rank == 1), "%d warnings", hx_log_warns());
-    HX_CHECK(node->rank != 1 || hx_log_count("neither on nor off", control_path) == 1,
+    HX_CHECK(node->rank != 1 || hx_log_count("instead of on or off", control_path) == 1,
              "nothing says what is wrong");
     HX_CHECK(hx_log_count("compression is switched off from about operation", NULL) == 2,
              "off is not logged twice");

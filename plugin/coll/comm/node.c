@@ -91,7 +91,7 @@ int nb_control_file_read(const char *path, bool *warned)
     }
     if (word[0] && !*warned) {
         *warned = true;
-        NB_WARN("NIBBLE_CONTROL: %s says \"%s\", which is neither on nor off", path, word);
+        NB_WARN("NIBBLE_CONTROL: %s says \"%s\" instead of on or off", path, word);
     }
     return -1;
 }
@@ -163,10 +163,9 @@ void nb_control_file_close(struct nb_control_file *file, const char *path)
     file->left_behind = !nb_periodic_end(file->periodic, PATIENCE_S);
     file->periodic = NULL;
     if (file->left_behind)
-        NB_WARN(
-            "NIBBLE_CONTROL: reading %s does not return; its thread is left behind, the file is not read any "
-            "more",
-            path);
+        NB_WARN("NIBBLE_CONTROL: reading %s does not return. Its thread is left behind, and the switch "
+                "stays as it is",
+                path);
 }
 
 /* ---- for the engine ---------------------------------------------------------------------------------- */
@@ -181,7 +180,7 @@ static void check_late(struct nb_control_file *file, const char *path, int64_t n
         file->seen_ns = now_ns;
     } else if (looks % 2 && !file->told && now_ns - file->seen_ns > LATE_NS) {
         file->told = true;
-        NB_WARN("NIBBLE_CONTROL: reading %s has taken more than %lld s (a dead mount?); until it returns the "
+        NB_WARN("NIBBLE_CONTROL: reading %s has taken more than %lld s (a dead mount?). Until it returns the "
                 "switch stays as it is",
                 path, (long long)(LATE_NS / (int64_t)NB_NS_PER_S));
     }

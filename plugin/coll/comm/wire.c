@@ -136,7 +136,7 @@ int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, st
     if (b[9] != 0)
         return bad(why, "reserved byte is set");
     if (msg->flags & NB_MSG_CHECKED ? msg->coded == 0 : msg->check != 0)
-        return bad(why, "check of a payload that is none");
+        return bad(why, "check value without a payload or its flag");
     if (codec->format == NB_FORMAT_PATTERNS) {
         if (msg->type != NB_ULP_8 && msg->type != NB_ULP_16 && msg->type != NB_ULP_32)
             return bad(why, "unknown pattern width");

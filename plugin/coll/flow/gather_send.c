@@ -36,15 +36,12 @@ static void tell_cost(struct nb_coll_comm *comm, const struct nb_codec_row *code
     if (comm->shadow || comm->node->reported_lossy)
         return;
     comm->node->reported_lossy = true;
-    NB_INFO(
-        NCCL_INIT | NCCL_NET,
-        "%s: NIBBLE_AG=%s: all-gathers of weights are not exact from here on. A node keeps its own block "
-        "exact and "
-        "all others hold the same approximation of it (%s), so replicas differ between nodes by that much: "
-        "checks "
-        "that compare hashes of weights across replicas fail, and a job resumed from a checkpoint does not "
-        "continue bit by bit. NIBBLE_AG=exact is exact",
-        comm->label, nb_ag_words[comm->ctx->params->ag], codec->loss);
+    NB_INFO(NCCL_INIT | NCCL_NET,
+            "%s: NIBBLE_AG=%s: all-gathers of weights are not exact from here on. A node keeps its own block "
+            "exact, and all other nodes hold the same approximation of it (%s). So replicas differ between "
+            "nodes: checks that compare hashes of weights across replicas fail, and a job resumed from a "
+            "checkpoint does not continue bit by bit. Remedy: NIBBLE_AG=exact",
+            comm->label, nb_ag_words[comm->ctx->params->ag], codec->loss);
 }
 
 /* It is settled whether all receivers hold the reference. Choose its use, and count it. */
@@ -132,7 +129,7 @@ static int pick_step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t 
     struct nb_op *op = t->op;
 
     if (result < 0)
-        return nb_comm_error(comm, (int)result, "cannot look at the own block of all_gather %llu: %s",
+        return nb_comm_error(comm, (int)result, "cannot sample the own block of all_gather %llu: %s",
                              (unsigned long long)op->opno, strerror((int)-result));
     switch (p->step) {
     case NB_PICK_LOOK: nb_op_info_sampled(op->info, (unsigned)result); return looked(comm, op);

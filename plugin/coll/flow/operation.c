@@ -134,14 +134,13 @@ static int find_record(struct nb_coll_comm *comm, const struct nb_op *op, uint64
         return 0;
     case NB_ALIGN_DOUBT:
         if (first_time(comm, SAID_DOUBT))
-            NB_INFO(NCCL_NET,
-                    "%s: records are missing, and which of those that follow belongs to %s %llu (%s) is open",
+            NB_INFO(NCCL_NET, "%s: records are missing, so the record of %s %llu (%s) is uncertain",
                     comm->label, nb_func_name(op->func), (unsigned long long)op->opno,
                     nb_nccl_type_name(op->type));
         return 0;
     default:
         if (first_time(comm, SAID_MISFIT))
-            NB_INFO(NCCL_NET, "%s: no record fits %s %llu of %s, %llu bytes a rank: handled without",
+            NB_INFO(NCCL_NET, "%s: no record fits %s %llu of %s, %llu bytes a rank: handled without a record",
                     comm->label, nb_func_name(op->func), (unsigned long long)op->opno,
                     nb_nccl_type_name(op->type), (unsigned long long)bytes);
         return 0;
@@ -165,7 +164,7 @@ static int answered(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result
     struct nb_op *op = t->op;
 
     if (result < 0)
-        return nb_comm_error(comm, (int)result, "cannot look at the values of %s %llu: %s",
+        return nb_comm_error(comm, (int)result, "cannot sample the values of %s %llu: %s",
                              nb_func_name(op->func), (unsigned long long)op->opno, strerror((int)-result));
     if (t->ask == ask_sums) {
         nb_op_info_summed(op->info, (unsigned)result);

@@ -378,7 +378,7 @@ static int reduce(struct nb_coll_comm *comm, struct nb_coll_req *win, const stru
     ret = set_sources(comm, t, (uint32_t)bytes);
     if (ret) {
         nb_task_drop(comm, t);
-        return failed(comm, t, ret, "quantized values that cannot be");
+        return failed(comm, t, ret, "values of a type or reduction without a quantizer");
     }
     ret = goal == HERE || plan_message(comm, t, goal, (uint32_t)bytes);
     if (ret)

@@ -66,13 +66,13 @@ static void pace_idle(struct nb_coll_comm *comm)
     comm->flow->pace_told = 1;
     if (s->workers)
         snprintf(who, sizeof(who), "%u codec threads (NIBBLE_HOST_THREADS)", s->workers);
-    NB_INFO(NCCL_NET,
-            "%s: codecs and copies keep %s busy for %.0f %% of the time that operations take "
-            "(%.2f GB/s of "
-            "values%s): that is the limit, not the links. What does not pay can be sent raw: NIBBLE_RS, "
-            "NIBBLE_AR, NIBBLE_AG",
-            comm->label, who, 100 * nb_stats_codec_share(s), (double)s->worked_bytes / (double)s->worked_ns,
-            s->workers > 1 ? " each" : "");
+    NB_INFO(
+        NCCL_NET,
+        "%s: codecs and copies keep %s busy for %.0f %% of the time that operations take (%.2f GB/s of "
+        "values%s): the processor is the limit, not the links. Remedy: send operations raw on which coding "
+        "does not pay (NIBBLE_RS, NIBBLE_AR, NIBBLE_AG)",
+        comm->label, who, 100 * nb_stats_codec_share(s), (double)s->worked_bytes / (double)s->worked_ns,
+        s->workers > 1 ? " each" : "");
 }
 
 /* ---- the account of a window ------------------------------------------------------------------------- */

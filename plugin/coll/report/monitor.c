@@ -89,7 +89,7 @@ static unsigned count(const struct nb_monitor *m)
 static void told(struct output *o, int ret)
 {
     if (ret && !o->warned)
-        NB_WARN("%s: cannot write %s: %s; it is tried again from time to time", o->setting, o->path,
+        NB_WARN("%s: cannot write %s: %s. It is tried again from time to time", o->setting, o->path,
                 strerror(-ret));
     o->warned = ret != 0;
 }
@@ -412,7 +412,7 @@ struct nb_monitor *nb_monitor_open(const struct nb_context *ctx, const _Atomic u
     err = m ? nb_periodic_begin(&work, ctx->label, &m->periodic) : ENOMEM;
     if (!err)
         return m;
-    NB_WARN("NIBBLE_METRICS, NIBBLE_HANG_REPORT: nothing is written, no thread for it: %s", strerror(err));
+    NB_WARN("NIBBLE_METRICS, NIBBLE_HANG_REPORT: cannot start the thread that writes: %s", strerror(err));
     if (m)
         release(m);
     return NULL;
@@ -487,7 +487,7 @@ bool nb_monitor_close(struct nb_monitor *m)
     pthread_mutex_unlock(&m->lock);
     if (nb_periodic_end(m->periodic, PATIENCE_S))
         return true;
-    NB_WARN("NIBBLE_METRICS, NIBBLE_HANG_REPORT: writing does not return (a dead mount?); the thread is left "
-            "behind, and nothing more is written");
+    NB_WARN("NIBBLE_METRICS, NIBBLE_HANG_REPORT: writing does not return (a dead mount?). The thread is left "
+            "behind, and writing ends here");
     return false;
 }

@@ -86,7 +86,7 @@ void nb_comm_log_plan(struct nb_coll_comm *comm)
     append(line, cap, &at, "; sums once recognised as gradients and after %lld steps%s%s",
            (long long)p->warmup_steps, p->grad[0] ? ", by NIBBLE_GRAD=" : "", p->grad);
     NB_INFO(NCCL_INIT | NCCL_NET, "%s (NIBBLE_COMMS=%s): %s%s", comm->label, comm->traits,
-            comm->shadow ? "shadow mode, everything is sent raw; would be: " : "", line);
+            comm->shadow ? "shadow mode, everything is sent raw. Otherwise: " : "", line);
 }
 
 /* ---- at close ---------------------------------------------------------------------------------------- */

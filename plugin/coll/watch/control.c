@@ -26,7 +26,7 @@ static int pass_on(struct nb_coll_comm *comm, const struct nb_ctl *ctl, const ui
 
     if (ctl->kind == NB_CTL_RAW && to->gone) { /* the asking node would wait for ever */
         struct nb_ctl abort = {.kind = NB_CTL_ABORT, .a = (uint64_t)comm->rank};
-        snprintf(abort.text, sizeof(abort.text), "%.100s is gone, of which bytes were asked for", to->name);
+        snprintf(abort.text, sizeof(abort.text), "%.100s has left, and its bytes were requested", to->name);
         return nb_control(comm, &comm->peer[ctl->from], &abort) ? -1 : 1;
     }
     if (ctl->kind != NB_CTL_DATA)

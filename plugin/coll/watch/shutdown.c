@@ -134,8 +134,8 @@ static void fail(struct nb_coll_comm *comm)
             count(comm, nb_peer_may_ask, &who);
     }
     if (held_up)
-        snprintf(why, sizeof(why), "node %d has heard nothing of node %d for %.1f s and ", held_up->rank,
-                 held_up->life.quiet, 1e-3 * (double)held_up->life.quiet_ms);
+        snprintf(why, sizeof(why), "node %d has received no heartbeat of node %d for %.1f s and ",
+                 held_up->rank, held_up->life.quiet, 1e-3 * (double)held_up->life.quiet_ms);
     nb_comm_error(comm, -ETIMEDOUT,
                   "closing although %s%s has not taken all that it is owed (NIBBLE_CLOSE_TIMEOUT)", why,
                   who.text);
