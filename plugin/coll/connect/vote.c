@@ -81,7 +81,7 @@ static void set_decline(struct nb_mesh *m, enum nb_cause cause, bool own, const 
     m->own = own;
     m->version++;
     m->reason_ns = now(m);
-    snprintf(m->reason, sizeof(m->reason), "%s", text);
+    snprintf(m->reason, sizeof(m->reason), "%.*s", (int)sizeof(m->reason) - 1, text);
 }
 
 void nb_decline(struct nb_mesh *m, const char *fmt, ...)
