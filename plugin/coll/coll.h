@@ -59,7 +59,7 @@ int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_t
 int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle);
 
 /* Enqueue a window. Never blocks, never allocates. *req is written on every path (NULL: retry later). A call
- * that fails with -EINVAL has changed nothing. */
+ * that fails with -EINVAL leaves everything as it was. */
 int nb_coll_iallreduce(struct nb_coll_comm *comm, const void *send, void *recv, size_t count,
                        ncclDataType_t type, ncclRedOp_t op, struct nb_coll_req **req);
 /* `send` is the first byte of the window's overlap with the own block, `recv` the first byte of the

@@ -22,7 +22,7 @@
 #include "coll/engine.h"
 #include "coll/report/report.h"
 
-/* Sleeps without descriptors grow by an eighth while they find nothing new: a short wait loses little time,
+/* Sleeps without descriptors grow by an eighth while they are in vain: a short wait loses little time,
  * and a long wait costs little CPU. */
 #define BLIND_US 50
 #define BLIND_MOST_US 1000

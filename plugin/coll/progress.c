@@ -97,7 +97,7 @@ static int run(struct nb_coll_comm *comm, int64_t t)
     moved |= ret;
     if (nb_device_failed(comm))
         return -1;
-    if (moved) { /* send what was encoded in this round */
+    if (moved) { /* send the segments encoded in this round */
         ret = move_links(comm, t);
         if (ret < 0)
             return ret;

@@ -321,9 +321,9 @@ bool nb_requests_unfinished(struct nb_coll_comm *comm)
  * receives), NCCL has two buffers of one size (collNet->size), one in host memory and one in the GPU's, and
  * each side uses its half of its own buffer.
  *
- * Other buffers are a user's. With those, windows of different nodes may differ, which the engine does not
- * match. So it refuses them, and NCCL goes through its own buffer. A user's buffer is in GPU memory, and NCCL
- * registers it only for a side that is GPU-direct (collnetRegisterBuffer). So it comes after NCCL's own
+ * Other buffers are a user's. With such buffers, windows of different nodes may differ, which the engine does
+ * not match. So it refuses them, and NCCL goes through its own buffer. A user's buffer is in GPU memory, and
+ * NCCL registers it only for a side that is GPU-direct (collnetRegisterBuffer). So it comes after NCCL's own
  * buffer of that side and is never taken for it.
  */
 

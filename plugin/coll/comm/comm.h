@@ -307,7 +307,7 @@ void nb_name_list_end(struct nb_name_list *list);
 /* Queue a control message for `peer`, which may be two connections away. Drop it if the peer has left. Return
  * 0, or < 0 when the communicator has failed because the first hop has not taken earlier messages. */
 int nb_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *what);
-/* Return the first hop of such a message to node `to`. */
+/* Return the first hop of a control message to node `to`. */
 struct nb_peer *nb_control_hop(const struct nb_coll_comm *comm, enum nb_ctl_kind kind, int to);
 /* Queue `ctl`, which names its sender and receiver, on the connection with `hop`. Return 0 or < 0. */
 int nb_control_put(struct nb_coll_comm *comm, struct nb_peer *hop, const struct nb_ctl *ctl);

@@ -84,8 +84,8 @@ struct nb_coll_req {
     uint64_t part_off;   /* offset in the vector, of recv for a reduce-scatter, of send for an all-gather */
     size_t size;         /* reported by test */
     /* For the engine thread. */
-    uint64_t rx_left; /* bytes that are still to be delivered here */
-    int tx_left;      /* send cursors, one for each peer and that of the first hop, that have not passed it */
+    uint64_t rx_left;         /* bytes that are still to be delivered here */
+    int tx_left;              /* cursors of the peers and of the first hop that have not passed it */
     unsigned tasks_in_flight; /* tasks in flight */
     uint64_t after_gather;    /* 1 + the last window of the last all-gather before this window, or 0 */
     /* All-reduce: the window's slot in NCCL's buffer (NB_WALK_SLOTS: unknown), set when NCCL hands it over.

@@ -252,15 +252,15 @@ void nb_rx_take(struct nb_rx *rx)
 
 /*
  * Fairness: how a node's peers share its link. A sum waits for every node's contribution, and an operation
- * for its last byte. So a peer gains nothing from bytes that arrive before other peers get theirs. Without
+ * for its last byte. So a peer is no faster when its bytes arrive before other peers get theirs. Without
  * fairness some connections run far ahead, because they are older or their receivers are less busy. In the
  * end the slow ones have the link to themselves, while the other links are idle. So a peer gets no new
  * message while it is more than a few milliseconds ahead of the slowest peer. This is for transports that let
  * bytes pile up in the host (`early` in net/transport.h).
  *
- * The bookkeeping is that of start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996). Each ring counts
- * the bytes that its peer has received. An empty ring counts as level with the slowest ring, so that it
- * saves up no claim and holds up no other ring. The counts only bound the lead, while in the paper they
+ * The bookkeeping is taken from start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996). Each ring
+ * counts the bytes that its peer has received. An empty ring counts as level with the slowest ring, so that
+ * it saves up no claim and holds up no other ring. The counts only bound the lead, while in the paper they
  * schedule the link. Here the network schedules the link.
  *
  * Waiting is bounded: the slowest ring may always send. A ring that has not moved for some time is stuck: its

@@ -11,7 +11,7 @@
 #include "coll/comm/wire.h"
 #include "nibble/nccl_types.h"
 
-#define CHECK_SEED 0x6e6962626c65u /* "nibble": makes these hashes differ from those of contents */
+#define CHECK_SEED 0x6e6962626c65u /* "nibble": makes these hashes differ from hashes of contents */
 
 static void put32(void *out, size_t at, uint32_t v)
 {

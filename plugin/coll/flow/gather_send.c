@@ -13,7 +13,7 @@
 
 /* ---- which reference --------------------------------------------------------------------------------- */
 
-/* Weights move by less than this between two gathers: rms of the change over that of the values. */
+/* Weights move by less than this between two gathers: rms of the change over the values' rms. */
 #define NEAR 0.125
 
 /* Return 1 when the block's values are the reference's values, moved a little. Values that are not finite

@@ -64,7 +64,7 @@ static int all_arrived(struct nb_coll_comm *comm, const struct nb_coll_req *win,
 }
 
 /* Return the bytes of the segment that all nodes take for values. Every node sends at least the real values.
- * A node without a record sends padding besides, which is dropped. If a node has coded more than another node
+ * A node without a record also sends padding, which is dropped. If a node has coded more than another node
  * sent, one of the two has a wrong record, and values are missing. */
 static int64_t common_bytes(struct nb_coll_comm *comm, const struct nb_op *op,
                             const struct nb_segment *segment)

@@ -23,7 +23,7 @@ struct metric {
     double (*of)(const void *figure); /* negative: unknown */
 };
 
-/* Return whether it is a counter. Prometheus tells by the end of the name. */
+/* Return whether it is a counter. Prometheus expects names of counters to end in _total. */
 static bool is_counter(const struct metric *m)
 {
     const size_t n = strlen(m->name);

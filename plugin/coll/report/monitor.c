@@ -224,8 +224,8 @@ static struct nb_waits *look_at(struct nb_coll_comm *comm)
     return w;
 }
 
-/* Get the waits of all communicators, and of those closed after an error, which may have caused later waits.
- * Return their number. Call with the lock. */
+/* Get the waits of all communicators, and of communicators closed after an error, which may have caused later
+ * waits. Return their number. Call with the lock. */
 static unsigned take_waits(struct nb_monitor *m, struct nb_waits **list)
 {
     unsigned n = 0;

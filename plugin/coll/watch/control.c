@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads control messages, and relays those between nodes of a grid that are not connected (comm/comm.h).
+ * Reads control messages, and relays messages between nodes of a grid that are not connected (comm/comm.h).
  *
  * A relay always has room in the end. For owners it relays at most one request at a time of each node of its
- * row (flow/retransmit.c), and for node 0 two more messages. A ring holds those of NB_GRID_MOST nodes. Raw
- * bytes come along a column and go on along a row. They wait in the column's ring for their turn, and rows
- * are always read.
+ * row (flow/retransmit.c), and for node 0 two more messages. A ring holds the messages of NB_GRID_MOST nodes.
+ * Raw bytes come along a column and go on along a row. They wait in the column's ring for their turn, and
+ * rows are always read.
  */
 #include <errno.h>
 #include <stdio.h>

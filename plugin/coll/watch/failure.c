@@ -10,7 +10,7 @@
 
 #define PATIENCE_NS ((int64_t)NB_NS_PER_S) /* the longest wait for a peer to take ABORT */
 
-/* Queue ABORT in place of unsent control messages, which the peer no longer needs. */
+/* Queue ABORT in place of unsent control messages, which the peer can do without. */
 static void queue(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *abort)
 {
     struct nb_tx *tx = &peer->tx[NB_CLASS_CONTROL];
