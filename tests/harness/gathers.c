@@ -342,8 +342,7 @@ MODE_CASE(delta4_fp32, DELTA4, "delta4-fp32", "auto")
 MODE_CASE(delta4_two_hop, DELTA4, "delta4", "two-hop")
 MODE_CASE(off, OFF, "off", "auto")
 
-/* ---- aims of delta4: fewer bytes through a hot phase, and an error that does not grow
- * -------------------- */
+/* ---- aims of delta4: fewer bytes through a hot phase, and an error that does not grow ------------------ */
 
 static int hot_node(struct hx_node *node, void *arg)
 {

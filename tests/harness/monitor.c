@@ -206,8 +206,7 @@ static int metrics_agree(void)
     return rc;
 }
 
-/* ---- unwritable folders
- * ----------------------------------------------------------------------------------- */
+/* ---- unwritable folders -------------------------------------------------------------------------------- */
 
 static int blocked_node(struct hx_node *node, void *arg)
 {

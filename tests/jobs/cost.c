@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What evidence costs beside the codec: steps of FSDP with large units through the whole plugin, for evidence-cost.py, which
- * counts the instructions of the last ones under callgrind. By hand:
+ * Cost of evidence beside the codec: steps of FSDP with large units through the whole plugin, for
+ * evidence-cost.py, which counts the instructions of the last steps under callgrind. By hand:
  *
  *     tests/jobs/cost [-v] [-n VALUES] [-u UNITS] [-t bf16|fp32] STEPS COUNTED
  *
- * Values are cheap ones: a gradient of pseudo-random numbers with a profile of its own in each unit, and weights that move
- * against the signs of its sum. It prints what of the last operations was coded and fed.
+ * Values are cheap to make: a gradient of pseudo-random numbers with an own profile in each unit, and weights
+ * that move against the signs of its sum. The program prints how many of the last operations were coded and
+ * fed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +36,7 @@ struct load {
     uint32_t random;
     int units, steps, counted;
     ncclDataType_t type;
-    unsigned long sums, coded, fed; /* of the steps that are counted */
+    unsigned long sums, coded, fed; /* of the counted steps */
 };
 
 static uint32_t next(uint32_t *r)

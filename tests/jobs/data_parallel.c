@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs whose replicas sum their gradients by all-reduces (DDP), and what else they sum on the way. */
+/* Jobs whose replicas sum their gradients by all-reduces (DDP), with their other sums. */
 #include <math.h>
 
 #include "lib/parallel.h"
 
-/* Buckets are small beside DDP's 25 MB, but no smaller than what a first bucket is. */
+/* Buckets are small beside DDP's 25 MB, but as large as a first bucket. */
 #define BUCKET 65536u
 
 static struct model *model_of(struct job *job, enum optimizer optimizer)
@@ -46,7 +46,7 @@ static void accumulation(struct job *job)
     train(job, ADAMW, 4);
 }
 
-/* A job whose whole model is one bucket, and nothing else. */
+/* A job whose whole model is one bucket, its only sum. */
 static void one_bucket(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -59,7 +59,7 @@ static void one_bucket(struct job *job)
     }
 }
 
-/* Loss and gradient norm from one address, as a framework's metrics do. */
+/* Sum loss and gradient norm from one address, as a framework's metrics do. */
 static void two_scalars(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -75,7 +75,7 @@ static void two_scalars(struct job *job)
     }
 }
 
-/* Every 5 steps an evaluation, whose losses and counts of a confusion matrix are summed. */
+/* Run an evaluation every 5 steps, and sum its losses and the counts of a confusion matrix. */
 static void evaluation(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -100,7 +100,7 @@ static void evaluation(struct job *job)
     }
 }
 
-/* Only one scalar, but in every fifth step. */
+/* Sum a single scalar, in every fifth step. */
 static void evaluation_scalar(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -116,7 +116,7 @@ static void evaluation_scalar(struct job *job)
     }
 }
 
-/* 8 KiB of statistics every 50 steps. */
+/* Sum 8 KiB of statistics every 50 steps. */
 static void rare_statistics(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -139,7 +139,7 @@ static void rare_statistics(struct job *job)
     }
 }
 
-/* Two models of one shape, trained in turn. */
+/* Train two models of one shape in turn. */
 static void gan(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -154,7 +154,7 @@ static void gan(struct job *job)
     }
 }
 
-/* The same through buffers that both models use: hooks of a script's own copy gradients into flat ones. */
+/* Do the same through buffers that both models use: a script's own hooks copy gradients into flat buffers. */
 static void flat(struct job *job, int vouched)
 {
     struct comm *world = comm_between(job, NULL);
@@ -183,7 +183,7 @@ static void gan_flat_vouched(struct job *job)
     flat(job, 1);
 }
 
-/* find_unused_parameters: a bitmap of the parameters that were used, and some that were not. */
+/* find_unused_parameters: sum a bitmap of the used parameters. Some are unused. */
 static void unused_parameters(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -268,7 +268,7 @@ static void batch_norm(struct job *job)
     }
 }
 
-/* A moving average of the weights that is averaged over nodes now and then (EMA), in a buffer of a bucket's size. */
+/* Average a moving average of the weights (EMA) over nodes now and then, in a buffer of a bucket's size. */
 static void average_of_weights(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -289,7 +289,7 @@ static void average_of_weights(struct job *job)
     }
 }
 
-/* Stochastic weight averaging: the sum over epochs is combined every tenth step, from each unit's own buffer. */
+/* Stochastic weight averaging: combine the sum over epochs every tenth step, from each unit's own buffer. */
 static void stochastic_average(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -335,7 +335,7 @@ static void contrastive(struct job *job)
     }
 }
 
-/* The communicator is made anew in the middle (an elastic job). */
+/* Replace the communicator in the middle of the job (an elastic job). */
 static void remade_communicator(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -352,7 +352,7 @@ static void remade_communicator(struct job *job)
     }
 }
 
-/* DDP's first step has other buckets; then they are made anew in the order in which gradients came. */
+/* DDP's first step has other buckets. DDP then builds them again in the order in which gradients came. */
 static void rebuilt_buckets(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -360,7 +360,7 @@ static void rebuilt_buckets(struct job *job)
     struct ddp first = ddp_open(job, world, before), d = ddp_open(job, world, m);
     const address swap = d.bucket[0];
 
-    d.bucket[0] = first.bucket[1]; /* where a bucket of the first step was */
+    d.bucket[0] = first.bucket[1]; /* the place of a bucket of the first step */
     first.bucket[2] = swap;
     while (job_step(job)) {
         ddp_backward(job_now(job) ? &d : &first, 1);

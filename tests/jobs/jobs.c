@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plays jobs to the whole plugin and prints what it did with each: see README.md.
+ * Plays jobs to the whole plugin and prints the plugin's decisions for each: see README.md.
  *
  *     tests/jobs/jobs [-v] [-l] [-k] [-s SEED] [NAME...]
  *
- * -l lists the jobs, -v prints the plugin's log, -k what known-violations.txt would have to say. A job is
- * right when nothing was quantized or fed back wrongly, and at least 98 % of its gradients' bytes were
- * quantized from step 60 on, and as many fed as its settings say. What is known to be wrong is in
- * known-violations.txt. Exit status 0: all jobs do what is expected of them; 1: one does better or worse.
+ * -l lists the jobs, -v prints the plugin's log, -k prints the present contents of known-violations.txt. A
+ * job is right when the plugin quantized and fed no operation wrongly, quantized at least 98 % of the bytes
+ * of its gradients from step 60 on, and fed as many as the job's settings say. known-violations.txt lists the
+ * known violations. Exit status 0: all jobs do as expected. 1: one does better or worse.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static const struct job_entry *const tables[] = {jobs_data_parallel, jobs_sharde
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 #define SHARE 0.98
 
-/* ---- what is known to be wrong --------------------------------------------------------------------------- */
+/* ---- known violations ---------------------------------------------------------------------------------- */
 
 enum { QUANTIZED = 1, FED = 2, UNCOMPRESSED = 4, UNFED = 8, KINDS = 4 };
 static const struct {
@@ -38,7 +38,8 @@ static struct known {
 } known[MOST];
 static int knowns;
 
-/* Lines: name, colon, kinds separated by commas, colon, reason. 0, or -1 after a message. */
+/* Read the file. Lines: name, colon, kinds separated by commas, colon, reason. Return 0, or -1 after a
+ * message. */
 static int read_known(const char *path)
 {
     FILE *f = fopen(path, "r");
@@ -84,7 +85,7 @@ static struct known *known_of(const char *job)
     return NULL;
 }
 
-/* ---- jobs ------------------------------------------------------------------------------------------------ */
+/* ---- jobs ---------------------------------------------------------------------------------------------- */
 
 static struct {
     int jobs, right, known, unexpected;
@@ -118,7 +119,7 @@ static void print(const char *name, const struct verdict *v, double seconds, con
     printf(" %5.2f  %s\n", seconds, result);
 }
 
-/* The line for known-violations.txt, with a reason for somebody to replace. */
+/* Print the line for known-violations.txt, with a placeholder for the reason. */
 static void print_known(const char *name, const struct verdict *v, int seen)
 {
     const char *comma = "";

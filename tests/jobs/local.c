@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs whose nodes train by themselves for a while: local SGD, DiLoCo. A step is one between nodes. */
+/* Jobs whose nodes train alone for a while: local SGD, DiLoCo. A step is a step between nodes. */
 #include <string.h>
 
 #include "lib/parallel.h"
@@ -22,7 +22,7 @@ static struct replicas start(struct job *job, const struct unit *u)
     return s;
 }
 
-/* A few steps on each node, every one with gradients of its own. */
+/* Train a few steps on each node, each with its own gradients. */
 static void train(struct replicas *s, struct unit *u, struct model *m, int unit, int steps)
 {
     for (int k = 0; k < steps; k++) {
@@ -35,7 +35,7 @@ static void train(struct replicas *s, struct unit *u, struct model *m, int unit,
     }
 }
 
-/* Parameters are averaged from their own buffers. */
+/* Average parameters from their own buffers. */
 static void local_sgd(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -54,7 +54,8 @@ static void local_sgd(struct job *job)
         }
 }
 
-/* The same after 60 steps of DDP whose buckets have as many values as the parameters (PyTorch's post-local SGD). */
+/* Do the same after 60 steps of DDP whose buckets have as many values as the parameters (PyTorch's post-local
+ * SGD). */
 static void post_local(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -79,7 +80,8 @@ static void post_local(struct job *job)
     while (job_step(job));
 }
 
-/* Parameters beside DDP's gradients: a teacher of a bucket's size is averaged from its own buffer in every 10th step. */
+/* Average parameters beside DDP's gradients: a teacher of a bucket's size, from its own buffer, in every 10th
+ * step. */
 static void teacher(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -96,8 +98,8 @@ static void teacher(struct job *job)
     }
 }
 
-/* DiLoCo: what a node's parameters have moved by is averaged as a gradient for an outer optimizer. Nothing but the user
- * can tell it from other sums of a script. */
+/* DiLoCo: average the movement of a node's parameters as a gradient for an outer optimizer. Only the user can
+ * distinguish it from other sums of a script. */
 static void outer(struct job *job, int scalar, int vouched)
 {
     struct comm *world = comm_between(job, NULL);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Jobs whose activations cross the network: tensor, sequence, context and expert parallelism between nodes, beside
- * gradients or alone; training and inference. Activations must stay exact.
+ * Jobs whose activations cross the network: tensor, sequence, context and expert parallelism between nodes,
+ * beside gradients or alone, in training and inference. Activations must stay exact.
  */
 #include "lib/parallel.h"
 
 #define TOKENS 32768u /* values of an activation */
 
-/* Nothing but tensor parallel training: no weights are gathered, no gradients summed. */
+/* Train with tensor parallelism alone, without gathers of weights or sums of gradients. */
 static void tensor(struct job *job, int fixed, int micro_batches, int layers)
 {
     struct comm *tp = comm_between(job, NULL);
@@ -40,7 +40,7 @@ static void tp_one_layer(struct job *job)
     tensor(job, 1, 1, 1);
 }
 
-/* Inference: a forward pass a token, and the logits of the vocabulary gathered. */
+/* Inference: one forward pass for each token, and a gather of the vocabulary's logits. */
 static void inference(struct job *job, int fixed)
 {
     struct comm *tp = comm_between(job, "TENSOR_MODEL_PARALLEL_GROUP");
@@ -65,8 +65,8 @@ static void tp_inference_fixed(struct job *job)
     inference(job, 1);
 }
 
-/* Tensor parallel ranks on two nodes, and data parallel ones of other pairs: a step of Megatron's. `shared`: one
- * communicator does both, as where the groups coincide by a user's own hand. */
+/* Run steps of Megatron: tensor parallel ranks on two nodes, and data parallel ranks of other pairs.
+ * `shared`: one communicator serves both, as where a user makes the groups coincide. */
 static void megatron(struct job *job, int micro_batches, size_t n, int shared, int sequence)
 {
     struct comm *dp = comm_between(job, shared ? NULL : "DATA_PARALLEL_GROUP_WITH_CP"),
@@ -141,7 +141,7 @@ static void tp_lora(struct job *job)
     }
 }
 
-/* Frozen weights are gathered and nothing is trained between nodes: inference with sharded weights. */
+/* Gather frozen weights without training between nodes: inference with sharded weights. */
 static void tp_frozen(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -156,7 +156,8 @@ static void tp_frozen(struct job *job)
     }
 }
 
-/* Tied embeddings of the first and the last pipeline stage: their gradients are summed on a communicator of the two. */
+/* Tied embeddings of the first and the last pipeline stage: a communicator of the two sums their
+ * gradients. */
 static void pipeline(struct job *job)
 {
     struct comm *dp = comm_between(job, "DATA_PARALLEL_GROUP_WITH_CP"),
@@ -177,7 +178,7 @@ static void pipeline(struct job *job)
     }
 }
 
-/* Experts: tokens an expert got are counted and their loads summed; experts' gradients have a group of their own. */
+/* Experts: count the tokens of each expert and sum their loads. Gradients of experts have their own group. */
 static void experts(struct job *job)
 {
     struct comm *dp = comm_between(job, NULL), *edp = comm_between(job, NULL);
@@ -211,7 +212,8 @@ static void experts(struct job *job)
     }
 }
 
-/* Context parallelism by gathered keys and values: their gradients are reduce-scattered, between FSDP's operations. */
+/* Context parallelism by gathered keys and values: their gradients are reduce-scattered, between FSDP's
+ * operations. */
 static void context(struct job *job)
 {
     struct comm *world = comm_between(job, NULL), *cp = comm_between(job, NULL);

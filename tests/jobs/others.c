@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Jobs that sum what looks like gradients and is not, from a buffer of its own, once a step: alone, or beside DDP on
- * its communicator. All of it must stay exact.
+ * Jobs with a sum that looks like gradients but is not, from its own buffer, once a step: alone, or beside
+ * DDP on its communicator. It must stay exact.
  */
 #include <math.h>
 
@@ -12,7 +12,7 @@
 /* Writes a node's contribution of a step. */
 typedef void (*fill_fn)(uint64_t *random, int step, int node, const struct model *m, float *out);
 
-/* gradients: beside DDP. every: how often. */
+/* Play a job. gradients: beside DDP. every: steps between two sums. */
 static void play(struct job *job, fill_fn fill, int gradients, int every)
 {
     struct comm *world = comm_between(job, NULL);
@@ -40,7 +40,7 @@ static void play(struct job *job, fill_fn fill, int gradients, int every)
     }
 }
 
-/* Squares of gradients (a second moment, a Fisher matrix). */
+/* Make squares of gradients (a second moment, a Fisher matrix). */
 static void squares(uint64_t *random, int step, int node, const struct model *m, float *out)
 {
     (void)random, (void)step;
@@ -48,7 +48,7 @@ static void squares(uint64_t *random, int step, int node, const struct model *m,
         out[i] = m->unit[0].g[node][i] * m->unit[0].g[node][i];
 }
 
-/* Histogram of activations: counts. */
+/* Make a histogram of activations: counts. */
 static void histogram(uint64_t *random, int step, int node, const struct model *m, float *out)
 {
     (void)node, (void)m;
@@ -56,7 +56,7 @@ static void histogram(uint64_t *random, int step, int node, const struct model *
         out[i] = (float)(draw(random) % (1 + (i * 7 + (size_t)step) % 200));
 }
 
-/* VQ-VAE: sums of the vectors that fell to each code; codes without any are zero. */
+/* VQ-VAE: make sums of the vectors that fell to each code. A code without vectors is zero. */
 static void codebook(uint64_t *random, int step, int node, const struct model *m, float *out)
 {
     (void)step, (void)node, (void)m;
@@ -70,7 +70,7 @@ static void codebook(uint64_t *random, int step, int node, const struct model *m
     }
 }
 
-/* K-FAC: products of inputs, symmetric, with both signs. */
+/* K-FAC: make products of inputs, symmetric, with both signs. */
 static void factor(uint64_t *random, int step, int node, const struct model *m, float *out)
 {
     float a[8][256] = {{0}};
@@ -88,7 +88,7 @@ static void factor(uint64_t *random, int step, int node, const struct model *m, 
         }
 }
 
-/* Sophia's estimate of the curvature: a gradient times random signs' response. */
+/* Make Sophia's estimate of the curvature: a gradient times the response to random signs. */
 static void curvature(uint64_t *random, int step, int node, const struct model *m, float *out)
 {
     (void)step, (void)node;
@@ -96,7 +96,7 @@ static void curvature(uint64_t *random, int step, int node, const struct model *
         out[i] = m->unit[0].curve[i / ROW] * (1.0f + 0.5f * noise(random));
 }
 
-/* The optimizer's momentum, averaged. */
+/* Make the optimizer's momentum, averaged. */
 static void momentum(uint64_t *random, int step, int node, const struct model *m, float *out)
 {
     (void)step, (void)node;
@@ -104,7 +104,7 @@ static void momentum(uint64_t *random, int step, int node, const struct model *m
         out[i] = m->unit[1].m[i] + 1e-5f * noise(random);
 }
 
-/* Means of a batch's activations, which move: running statistics. */
+/* Make means of a batch's activations, which move: running statistics. */
 static void statistics(uint64_t *random, int step, int node, const struct model *m, float *out)
 {
     (void)node, (void)m;
@@ -114,7 +114,7 @@ static void statistics(uint64_t *random, int step, int node, const struct model 
     }
 }
 
-/* Weights with noise on them, as in evolution strategies: hardly the same from step to step. */
+/* Make weights with noise on them, as in evolution strategies: they differ much from step to step. */
 static void noisy_weights(uint64_t *random, int step, int node, const struct model *m, float *out)
 {
     (void)step, (void)node;
@@ -122,7 +122,7 @@ static void noisy_weights(uint64_t *random, int step, int node, const struct mod
         out[i] = m->unit[1].w[i] + 0.02f * noise(random);
 }
 
-/* A policy's advantages and values: nothing to do with parameters. */
+/* Make a policy's advantages and values, which are independent of the parameters. */
 static void advantages(uint64_t *random, int step, int node, const struct model *m, float *out)
 {
     (void)step, (void)node, (void)m;
@@ -130,7 +130,7 @@ static void advantages(uint64_t *random, int step, int node, const struct model 
         out[i] = noise(random);
 }
 
-/* Activations, always from one place. */
+/* Make activations, always in one place. */
 static void features(uint64_t *random, int step, int node, const struct model *m, float *out)
 {
     (void)step, (void)node, (void)m;
@@ -157,7 +157,7 @@ BESIDE(advantages_alone, advantages, 0, 1)
 BESIDE(advantages_beside, advantages, 1, 1)
 BESIDE(features_beside, features, 1, 1)
 
-/* Nothing but counts of an evaluation loop, and a progress bar's scalars. */
+/* Sum only counts of an evaluation loop, and a progress bar's scalars. */
 static void evaluation_only(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs that share out parameters, gradients or optimizer states: FSDP, HSDP, ZeRO, Megatron's distributed optimizer. */
+/* Jobs that shard parameters, gradients or optimizer states: FSDP, HSDP, ZeRO, Megatron's distributed
+ * optimizer. */
 #include <math.h>
 
 #include "lib/parallel.h"
@@ -58,7 +59,7 @@ static void fsdp2_bf16(struct job *job)
     train(job, &f);
 }
 
-/* A low rate from a rate of zero: most of the gathered values do not change in a step. */
+/* Use a low rate that rises from zero: most of the gathered values do not change in a step. */
 static void fsdp2_low_rate(struct job *job)
 {
     struct model *m = model_new(job, &(struct model_settings){.lr = 3e-5f, .warmup = 30});
@@ -76,7 +77,7 @@ static void fsdp2_alike(struct job *job)
     train(job, &f);
 }
 
-/* Two micro-batches, each of which is reduced. */
+/* Run two micro-batches, and reduce each. */
 static void fsdp2_accumulation(struct job *job)
 {
     struct fsdp f = usual(job, 2, ADAMW);
@@ -90,7 +91,7 @@ static void fsdp2_accumulation(struct job *job)
     }
 }
 
-/* Layers are left out by chance. */
+/* Leave out layers at random. */
 static void fsdp2_layerdrop(struct job *job)
 {
     struct fsdp f = usual(job, 2, ADAMW);
@@ -106,7 +107,8 @@ static void fsdp2_layerdrop(struct job *job)
     }
 }
 
-/* A forward pass over held-out data in every fifth step, with counts in the end; all weights for a checkpoint. */
+/* Run a forward pass over held-out data in every fifth step, with counts at the end, and gather all weights
+ * for a checkpoint. */
 static void fsdp2_evaluation(struct job *job)
 {
     struct fsdp f = usual(job, 2, ADAMW);
@@ -139,7 +141,7 @@ static void fsdp2_evaluation(struct job *job)
     }
 }
 
-/* Contrastive features between forward and backward pass, of as many values as a unit has parameters. */
+/* Gather contrastive features between forward and backward pass, as many values as a unit has parameters. */
 static void contrastive(struct job *job, size_t n)
 {
     struct fsdp f = usual(job, 2, ADAMW);
@@ -173,7 +175,7 @@ static void fsdp2_contrastive_alike(struct job *job)
     contrastive(job, 24576);
 }
 
-/* Units so small that their gathers are below what is compressed, and are not sent by CollNet. */
+/* Make units so small that their gathers are below the size that is compressed, and do not use CollNet. */
 static void small_gathers(struct job *job)
 {
     struct model *m = model_new(job, &(struct model_settings){.n = 8192});
@@ -182,7 +184,7 @@ static void small_gathers(struct job *job)
     train(job, &f);
 }
 
-/* Two models of one shape in turn. */
+/* Train two models of one shape in turn. */
 static void fsdp2_gan(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -195,14 +197,15 @@ static void fsdp2_gan(struct job *job)
         fsdp_update(&d);
         fsdp_forward(&g);
         fsdp_forward(&d);
-        for (int i = 0; i < d.model->units; i++) /* the discriminator passes gradients on, and has none */
+        for (int i = 0; i < d.model->units; i++) /* the discriminator passes gradients on without using
+                                                    them */
             memory_give(job_memory(job), d.full[i]), d.full[i] = 0;
         fsdp_backward(&g);
         fsdp_update(&g);
     }
 }
 
-/* A frozen encoder, whose weights are gathered and never change, before what is trained. */
+/* Gather the unchanging weights of a frozen encoder before the trained part. */
 static void fsdp2_frozen(struct job *job)
 {
     struct fsdp f = usual(job, 2, ADAMW);
@@ -211,7 +214,7 @@ static void fsdp2_frozen(struct job *job)
     train(job, &f);
 }
 
-/* The norm of gradients is summed, as the sum of squares of each unit. */
+/* Sum the norm of gradients, as the sum of squares of each unit. */
 static void fsdp2_clipping(struct job *job)
 {
     struct fsdp f = usual(job, 2, ADAMW);
@@ -225,7 +228,7 @@ static void fsdp2_clipping(struct job *job)
     }
 }
 
-/* Hybrid: shards inside the node, replicas between. */
+/* Hybrid: shards inside the node, replicas between nodes. */
 static void hybrid(struct job *job, int micro_batches)
 {
     struct model *m = model_new(job, &(struct model_settings){0});
@@ -251,7 +254,7 @@ static void hsdp_accumulation(struct job *job)
     hybrid(job, 2);
 }
 
-/* ZeRO 1 and 2: buckets of two units; the updated parameters as one vector. */
+/* ZeRO 1 and 2: buckets of two units, and the updated parameters as one vector. */
 static void zero12(struct job *job, int micro_batches)
 {
     struct comm *world = comm_between(job, NULL);
@@ -310,8 +313,8 @@ static void megatron_distopt(struct job *job)
     }
 }
 
-/* Sums of a unit's type and size behind the backward pass that are no gradients: activations, as they come
- * to a layer in the middle, and squares of the last unit's gradients, which have its profile, twice as
+/* Make sums of a unit's type and size behind the backward pass that are not gradients: activations, as they
+ * come to a layer in the middle, and squares of the last unit's gradients, which have its profile, twice as
  * steep. */
 static void beside(struct job *job, int alike)
 {
@@ -352,7 +355,7 @@ static void fsdp2_beside_alike(struct job *job)
     beside(job, 1);
 }
 
-/* Local SGD by shards: parameters are averaged by a reduce-scatter and a gather. */
+/* Local SGD by shards: average parameters by a reduce-scatter and a gather. */
 static void averaged_parameters(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -375,7 +378,7 @@ static void averaged_parameters(struct job *job)
     }
 }
 
-/* A statistic is summed in FP32 where a reduce-scatter of another type has just put its result. */
+/* Sum a statistic in FP32 where a reduce-scatter of another type has just put its result. */
 static void statistics_after(struct job *job)
 {
     struct fsdp f = usual(job, 2, ADAMW);

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plays real training to the whole plugin and tells what it did: a job (lib/job.h) whose gradients and weights come
- * from a trace of traces.py on standard input, and whose collectives are those of a framework (lib/parallel.h).
+ * Plays real training to the whole plugin and prints its decisions: a job (lib/job.h) whose gradients and
+ * weights come from a trace of traces.py on standard input, with the collectives of a framework
+ * (lib/parallel.h).
  *
  *     tests/jobs/traced [-v] [-s SEED] fsdp1|fsdp2|megatron|ddp|beside < TRACE
  *
- * `beside` is fsdp2 with sums that are no gradients among those that are, of their type and size: activations of the
- * residual stream, and squares of gradients. One line comes out, as figures[] names them; -v
- * prints the plugin's log before it. Exit status 0: the trace was played to its end, whatever the plugin did.
+ * `beside` is fsdp2 with further sums of the gradients' type and size: activations of the residual stream,
+ * and squares of gradients. The program prints one line, as figures[] names it. -v prints the plugin's log
+ * before it. Exit status 0: the trace was played to its end, whatever the plugin did.
  *
- * A trace is, in the byte order of the machine: the text "NBTRACE1", four numbers of 4 bytes (units, steps, values of
- * activations, 0), 8 bytes for each unit's size, the weights of each (BF16); and for each step the gradients of both
- * nodes for each unit from the last to the first (FP32), activations of both nodes (FP32), and all new weights (BF16).
+ * A trace is, in the byte order of the machine: the text "NBTRACE1", four numbers of 4 bytes (units, steps,
+ * values of activations, 0), 8 bytes for each unit's size, the weights of each (BF16). Then for each step:
+ * the gradients of both nodes for each unit from the last to the first (FP32), activations of both nodes
+ * (FP32), and all new weights (BF16).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +24,7 @@
 #include "policy/identity/identity.h"
 #include "policy/recognise/recognise.h"
 
-#define LATER 100 /* step from which on feedback is counted */
+#define LATER 100 /* first step whose feedback counts */
 #define STEPS_MOST 100000u
 
 struct trace {
@@ -32,14 +34,16 @@ struct trace {
     float *activation[NODES];
     uint16_t *weights;
     struct model *model;
-    /* what the plugin did, by node and unit */
-    int first[NODES][UNITS_MOST], unseen[NODES][UNITS_MOST]; /* first recognised, last not; -1 */
-    uint64_t later, coded, fed;                              /* gradients from step LATER on */
-    uint64_t early;                                          /* quantized before the warm-up ended */
-    uint64_t why[NB_WHY_COUNT], whose[NB_ID_REASON_COUNT];   /* of those not quantized, and not fed */
+    /* the plugin's decisions, by node and unit */
+    /* step first recognised, step last unrecognised, -1 */
+    int first[NODES][UNITS_MOST], unseen[NODES][UNITS_MOST];
+    uint64_t later, coded, fed; /* gradients from step LATER on */
+    uint64_t early;             /* quantized before the warm-up ended */
+    /* reasons of gradients that were not quantized, or not fed */
+    uint64_t why[NB_WHY_COUNT], whose[NB_ID_REASON_COUNT];
 };
 
-/* ---- the trace --------------------------------------------------------------------------------------------- */
+/* ---- the trace ----------------------------------------------------------------------------------------- */
 
 static void get(void *to, size_t size, size_t n)
 {
@@ -116,7 +120,7 @@ static void trace_close(struct trace *t)
         free(t->activation[r]);
 }
 
-/* ---- what the plugin does ---------------------------------------------------------------------------------- */
+/* ---- decisions of the plugin --------------------------------------------------------------------------- */
 
 static void listen(void *arg, const struct told *told)
 {
@@ -185,7 +189,7 @@ static void print(const struct trace *t, const char *framework, const struct ver
         printf("# warning: %s\n", v->warning);
 }
 
-/* ---- frameworks -------------------------------------------------------------------------------------------- */
+/* ---- frameworks ---------------------------------------------------------------------------------------- */
 
 static struct model *model_of(struct job *job)
 {
@@ -201,7 +205,7 @@ static void get_activations(struct trace *t)
         get(t->activation[r], sizeof(float), t->activations);
 }
 
-/* Sums with the type and size of a unit's gradients. */
+/* Make sums with the type and size of a unit's gradients. */
 static void others(struct fsdp *f, const struct trace *t)
 {
     struct memory *memory = job_memory(f->model->job);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of tests/jobs/lib share. */
+/* Declarations that the files of tests/jobs/lib share. */
 #ifndef NIBBLE_TESTS_JOBS_INTERNAL_H
 #define NIBBLE_TESTS_JOBS_INTERNAL_H
 
@@ -10,8 +10,8 @@
 
 #define COMMS 8
 #define TRACKED_MOST 65536u
-#define PENDING 64 /* operations announced and not on the network yet, at most */
-#define LATE 60    /* from this step of its communicator on a gradient has to be quantized */
+#define PENDING 64 /* most announced operations that have not reached the network */
+#define LATE 60    /* the step of its communicator from which a gradient must be quantized */
 
 /* An operation that reaches the network. */
 struct operation {
@@ -24,7 +24,7 @@ struct operation {
     void *data[NODES];
 };
 
-/* What is remembered of an operation until the plugin tells what it did. */
+/* Record of an operation until the plugin reports its decision. */
 struct posted {
     enum nb_func func;
     ncclDataType_t type;
@@ -48,7 +48,7 @@ struct comm {
     int nodes, ranks;
     int since; /* step in which it was made */
     struct member member[NODES];
-    struct posted *done; /* all that was posted */
+    struct posted *done; /* all posted operations */
     size_t posted, cap;
 };
 
@@ -60,8 +60,8 @@ struct kept {
 struct watcher { /* of a node */
     struct job *job;
     int node;
-    int64_t
-        *holder; /* [TRACKED_MOST] whose error a slot holds: a buffer, 0: nobody's, -1: not a gradient's */
+    int64_t *holder; /* [TRACKED_MOST] owner of a tracked buffer's error: a buffer, 0: unused, -1: not a
+                    gradient */
 };
 
 struct job {
@@ -83,13 +83,13 @@ struct job {
 /* Connect and close a communicator between nodes. */
 void network_connect(struct comm *comm);
 void network_disconnect(struct comm *comm);
-/* An operation, whose data the network frees: it happens once the job is so far ahead; or now, all of
- * them. */
+/* Queue an operation, whose data the network frees. It runs once the job is far enough ahead. network_drain
+ * runs all of them now. */
 void network_queue(const struct operation *operation);
 void network_drain(struct job *job);
-/* Told by the engine: see coll/comm/node.h. */
+/* The engine calls it: see coll/comm/node.h. */
 void judge_observe(void *watcher, const struct nb_observation *what);
-/* The communicator ends: what the plugin has not told of is raw. */
+/* The communicator ends: operations without a report are raw. */
 void judge_rest(struct comm *comm);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See job.h: steps, communicators and what is announced; network.c has what happens when it is an operation's turn. */
+/* Steps, communicators and announced operations: see job.h. network.c runs an operation when its turn
+ * comes. */
 #include "job.h"
 
 #include <math.h>
@@ -13,7 +14,7 @@
 #include "policy/job/job.h"
 #include "policy/reckon/reckon.h"
 
-/* ---- memory and steps ------------------------------------------------------------------------------------ */
+/* ---- memory and steps ---------------------------------------------------------------------------------- */
 
 float *values(struct job *job, size_t n)
 {
@@ -56,7 +57,7 @@ truth job_buffer(struct job *job)
     return ++job->buffers;
 }
 
-/* ---- communicators --------------------------------------------------------------------------------------- */
+/* ---- communicators ------------------------------------------------------------------------------------- */
 
 static struct comm *comm_new(struct job *job, const char *name, int nodes, int ranks)
 {
@@ -104,7 +105,7 @@ void comm_close(struct comm *c)
     memset(c, 0, sizeof(*c));
 }
 
-/* ---- values as they travel ------------------------------------------------------------------------------- */
+/* ---- values as they travel ----------------------------------------------------------------------------- */
 
 static uint16_t to_bf16(float x)
 {
@@ -114,7 +115,7 @@ static uint16_t to_bf16(float x)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-/* Rounds to nearest; below the smallest normal value in its steps. */
+/* Round to nearest, and below the smallest normal value in its steps. */
 static uint16_t to_fp16(float x)
 {
     const uint16_t s = signbit(x) ? 0x8000 : 0;
@@ -170,13 +171,13 @@ static const char *type_name(ncclDataType_t type)
     return name[type];
 }
 
-/* ---- operations ------------------------------------------------------------------------------------------ */
+/* ---- operations ---------------------------------------------------------------------------------------- */
 
 static const char *const func_name[] = {[NB_FUNC_REDUCE_SCATTER] = "ReduceScatter",
                                         [NB_FUNC_ALL_GATHER] = "AllGather",
                                         [NB_FUNC_ALL_REDUCE] = "AllReduce"};
 
-/* NCCL's profiler events of a call and its launch, on one node. */
+/* Make NCCL's profiler events of a call and its launch, on one node. */
 static void announce(struct comm *c, int r, enum nb_func func, const struct buffer *b, int passes)
 {
     struct member *m = &c->member[r];
@@ -217,7 +218,7 @@ static int passes(const struct comm *c, enum nb_func func, size_t bytes)
     return c->nodes > 1 && (c->job->all_collnet || nb_tuning_pays(&tuning, nccl[func], bytes));
 }
 
-/* `a`, `b`: what the nodes send: `n` values each. */
+/* `from`: the values that each node sends, `n` each. */
 static void call(struct comm *c, enum nb_func func, const struct buffer *b, const float *const from[NODES],
                  size_t n)
 {

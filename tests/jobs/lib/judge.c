@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares what the plugin did with the truth; and plays a job. */
+/* Plays a job and compares the plugin's decisions with the truth. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +14,7 @@
 #include "policy/rules/rules.h"
 #include "tests/net/loopback.h"
 
-/* ---- one operation
- * --------------------------------------------------------------------------------------- */
+/* ---- one operation ------------------------------------------------------------------------------------- */
 
 static const char *const func_name[] = {[NB_FUNC_REDUCE_SCATTER] = "reduce_scatter",
                                         [NB_FUNC_ALL_GATHER] = "all_gather",
@@ -107,7 +106,7 @@ void judge_observe(void *arg, const struct nb_observation *what)
         return;
     }
     m = &c->member[w->node];
-    /* All-reduces without a record are raw, and not told. */
+    /* All-reduces without a record are raw and go unreported. */
     while (m->observed < c->posted && c->done[m->observed].func != what->func &&
            c->done[m->observed].func == NB_FUNC_ALL_REDUCE)
         judge(w, c, &c->done[m->observed++], NULL);
@@ -128,8 +127,7 @@ void judge_rest(struct comm *c)
         }
 }
 
-/* ---- a job
- * ----------------------------------------------------------------------------------------------- */
+/* ---- a job --------------------------------------------------------------------------------------------- */
 
 static struct job *logged;
 
@@ -153,9 +151,9 @@ __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level
     logged->verdict->confused++;
 }
 
-/* A rule includes all communicators: those of tensor parallelism, too, have to be told from gradients where a
- * name does not show what they are. Sizes: an eighth of the defaults, as tensors of a job are as much smaller
- * than real ones. */
+/* A rule includes all communicators. The plugin must distinguish tensor parallelism from gradients, too,
+ * where the communicator's name does not show it. Sizes are an eighth of the defaults, as tensors of a job
+ * are as much smaller than real ones. */
 static void set(struct cluster_node *node, const struct job_settings *settings)
 {
     const struct nb_params *usual = nb_params_defaults();

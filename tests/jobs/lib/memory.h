@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses as a framework's caching allocator would give them. Nothing lies there: only the numbers are told to the
- * plugin. Requests are rounded up to 512 bytes; a request takes the smallest free piece that is large enough, of equal
- * ones the lowest, and splits it; neighbours that are free are joined (as PyTorch's allocator does inside a segment).
+ * Addresses as a framework's caching allocator would give them. They hold no data: the plugin gets only their
+ * numbers. Requests are rounded up to 512 bytes. A request takes the smallest free piece that is large
+ * enough, and the lowest of equal pieces, and splits it. Free neighbors are joined, as PyTorch's allocator
+ * does inside a segment.
  */
 #ifndef NIBBLE_TESTS_JOBS_MEMORY_H
 #define NIBBLE_TESTS_JOBS_MEMORY_H
@@ -24,7 +25,7 @@ struct memory {
 void memory_open(struct memory *memory);
 void memory_close(struct memory *memory);
 address memory_take(struct memory *memory, uint64_t bytes);
-/* Gives a piece back; 0 is ignored. */
+/* Give a piece back. 0 is ignored. */
 void memory_give(struct memory *memory, address at);
 
 #endif

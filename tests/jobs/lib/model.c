@@ -8,11 +8,11 @@
 
 #define TABLE 4096u
 
-/* ---- random values --------------------------------------------------------------------------------------- */
+/* ---- random values ------------------------------------------------------------------------------------- */
 
 static float quantile[TABLE]; /* of Student's t of 5 degrees, variance 1 */
 #define WAVERS 256u
-static float waver[WAVERS]; /* what a row's scale is multiplied by in a step */
+static float waver[WAVERS]; /* factors of a row's scale in a step */
 
 uint64_t draw(uint64_t *random)
 {
@@ -23,7 +23,7 @@ uint64_t draw(uint64_t *random)
     return z ^ (z >> 31);
 }
 
-/* Near enough to a normal value, for logarithms of scales. */
+/* Return a nearly normal value, for logarithms of scales. */
 static float normal(uint64_t *random)
 {
     uint64_t a = draw(random);
@@ -33,7 +33,7 @@ static float normal(uint64_t *random)
            (1.7320508f / 65536.0f);
 }
 
-/* Its distribution function. */
+/* Return the distribution function of Student's t. */
 static double student(double t)
 {
     double x = t / sqrt(5.0), q = 1.0 + x * x;
@@ -67,7 +67,7 @@ float noise(uint64_t *random)
     return quantile[draw(random) % TABLE];
 }
 
-/* Five of them of one draw. */
+/* Take one value from a draw, which yields five. */
 static inline float next_noise(uint64_t *bits)
 {
     const float x = quantile[*bits % TABLE];
@@ -76,7 +76,7 @@ static inline float next_noise(uint64_t *bits)
     return x;
 }
 
-/* Adds scale[i / ROW] times noise to out. */
+/* Add scale[i / ROW] times noise to out. */
 static void add_noise(uint64_t *random, const float *scale, size_t n, float *out)
 {
     for (size_t row = 0; row < n / ROW; row++) {
@@ -92,7 +92,7 @@ static void add_noise(uint64_t *random, const float *scale, size_t n, float *out
     }
 }
 
-/* ---- a model --------------------------------------------------------------------------------------------- */
+/* ---- a model ------------------------------------------------------------------------------------------- */
 
 static float default_rate(enum optimizer optimizer)
 {
@@ -142,7 +142,7 @@ static void make_unit(struct model *m, struct unit *u, int number)
 
 struct model *model_new(struct job *job, const struct model_settings *settings)
 {
-    /* A model is kept as values are. */
+    /* A model lies in the same memory as values. */
     struct model *m = (struct model *)(void *)values(job, sizeof(*m) / sizeof(float) + 1);
 
     m->set = *settings;
@@ -185,7 +185,7 @@ void model_reduced(struct model *m, int unit)
         u->sum[i] += (u->g[0][i] + u->g[1][i]) / NODES;
 }
 
-/* ---- optimizers ------------------------------------------------------------------------------------------ */
+/* ---- optimizers ---------------------------------------------------------------------------------------- */
 
 static float sign(float x)
 {
@@ -223,7 +223,7 @@ static void lion(struct unit *u, float lr)
 
 #define SIDE 16
 
-/* Two steps of Newton and Schulz towards the orthogonal matrix next to x. */
+/* Make two steps of Newton and Schulz towards the orthogonal matrix next to x. */
 static void orthogonalize(float x[SIDE][SIDE])
 {
     float norm = 1e-20f, a[SIDE][SIDE], y[SIDE][SIDE];
@@ -267,7 +267,7 @@ static void muon(struct unit *u, float lr)
     }
 }
 
-/* With the second moment of rows alone. */
+/* Keep the second moment of rows only. */
 static void adafactor(struct unit *u, float lr, int t)
 {
     const float c = 1.0f / (1.0f - powf(0.95f, (float)t));
@@ -322,7 +322,7 @@ float model_loss(struct model *m, int node)
     return (float)loss + 0.01f * noise(&m->random);
 }
 
-/* ---- other values ---------------------------------------------------------------------------------------- */
+/* ---- other values -------------------------------------------------------------------------------------- */
 
 static float channel(uint64_t seed, size_t c)
 {

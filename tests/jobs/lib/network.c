@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What NCCL's CollNet proxy does with an operation when it is its turn: windows, one after the other. */
+/* The part of NCCL's CollNet proxy: when an operation's turn comes, post its windows, one after the other. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "emulate/nccl_walk.h"
 #include "internal.h"
 
-#define WINDOW ((size_t)1 << 17) /* of the one channel */
+#define WINDOW ((size_t)1 << 17) /* of its single channel */
 #define STEPS NB_NCCL_STEPS      /* windows in flight */
 
 void network_connect(struct comm *c)
@@ -46,7 +46,7 @@ void network_disconnect(struct comm *c)
         free(c->member[r].region);
 }
 
-/* Fill a window with the values of the node that it sends. Of an all-reduce's whole chunks the rest is stale. */
+/* Fill a window with the values that the node sends. The rest of an all-reduce's whole chunks is stale. */
 static void fill(const struct operation *o, const struct nb_nccl_walk *w, uint8_t *region, size_t step)
 {
     const struct nb_nccl_place p = nb_nccl_place(w, false, 0, step);

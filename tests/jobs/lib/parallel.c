@@ -15,7 +15,7 @@ static int bit(unsigned mask, int i)
     return (int)(mask >> i & 1);
 }
 
-/* ---- DDP ------------------------------------------------------------------------------------------------- */
+/* ---- DDP ----------------------------------------------------------------------------------------------- */
 
 struct ddp ddp_open(struct job *job, struct comm *comm, struct model *model)
 {
@@ -45,7 +45,7 @@ void ddp_backward(struct ddp *d, int micro_batches)
     }
 }
 
-/* ---- FSDP ------------------------------------------------------------------------------------------------ */
+/* ---- FSDP ---------------------------------------------------------------------------------------------- */
 
 struct fsdp fsdp_open(struct job *job, struct comm *comm, struct model *model, int version)
 {
@@ -57,7 +57,7 @@ struct fsdp fsdp_open(struct job *job, struct comm *comm, struct model *model, i
     return f;
 }
 
-/* Ranks that share a unit's parameters. */
+/* Return the number of ranks that share a unit's parameters. */
 static size_t sharded(const struct fsdp *f)
 {
     return f->replicas ? 8 : 1;
@@ -73,7 +73,7 @@ static void gather(struct fsdp *f, int i)
     if (f->full[i])
         return;
     f->full[i] = memory_take(memory, bytes);
-    if (f->version == 1) /* the shard in the type that is gathered, for the time being */
+    if (f->version == 1) /* the shard in the gathered type, for the time of the gather */
         shard = memory_take(memory, bytes / NODES);
     all_gather(
         f->comm,
@@ -140,7 +140,7 @@ static void reduce(struct fsdp *f, int i)
     }
     model_reduced(f->model, i);
     memory_give(memory, in);
-    if (f->grads[i]) /* accumulated into what is there */
+    if (f->grads[i]) /* accumulated into the present values */
         memory_give(memory, out);
     else
         f->grads[i] = out;
@@ -170,7 +170,7 @@ void fsdp_update(struct fsdp *f)
     f->model->updates++;
 }
 
-/* ---- ZeRO ------------------------------------------------------------------------------------------------ */
+/* ---- ZeRO ---------------------------------------------------------------------------------------------- */
 
 size_t model_size(const struct model *m, int a, int b)
 {
@@ -265,7 +265,7 @@ void zero3_reduce(struct comm *comm, struct model *m, int reduced, const truth *
     }
 }
 
-/* ---- Megatron -------------------------------------------------------------------------------------------- */
+/* ---- Megatron ------------------------------------------------------------------------------------------ */
 
 struct distopt distopt_open(struct job *job, struct comm *comm, struct model *model)
 {
@@ -298,7 +298,7 @@ void distopt_gather(struct distopt *d)
     }
 }
 
-/* ---- tensor parallelism ---------------------------------------------------------------------------------- */
+/* ---- tensor parallelism -------------------------------------------------------------------------------- */
 
 struct tensor_parallel tensor_parallel_open(struct job *job, struct comm *comm, int layers, size_t n,
                                             int fixed)
@@ -353,7 +353,7 @@ static void release(struct tensor_parallel *t, int i)
     t->at[i] = 0;
 }
 
-/* After the attention and the MLP of each layer; outputs are kept for the backward pass. */
+/* After the attention and the MLP of each layer. Outputs are kept for the backward pass. */
 void tensor_parallel_forward(struct tensor_parallel *t)
 {
     for (int i = 0; i < 2 * t->layers; i++)
@@ -363,7 +363,7 @@ void tensor_parallel_forward(struct tensor_parallel *t)
             release(t, i);
 }
 
-/* Before each: the gradients of their inputs, one freed before the next. */
+/* Before each of them: the gradients of their inputs, each freed before the next. */
 void tensor_parallel_backward(struct tensor_parallel *t)
 {
     for (int i = 2 * t->layers - 1; i >= 0; i--) {

@@ -1,66 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What frameworks do with a model in a step: which collectives, in which order, from which memory. From the sources of
- * PyTorch (torch/nn/parallel, torch/distributed/fsdp), DeepSpeed (runtime/zero) and Megatron-LM (core/distributed).
+ * The work of frameworks with a model in a step: which collectives, in which order, from which memory. From
+ * the sources of PyTorch (torch/nn/parallel, torch/distributed/fsdp), DeepSpeed (runtime/zero) and
+ * Megatron-LM (core/distributed).
  */
 #ifndef NIBBLE_TESTS_JOBS_PARALLEL_H
 #define NIBBLE_TESTS_JOBS_PARALLEL_H
 
 #include "model.h"
 
-/* ---- replicas: DDP --------------------------------------------------------------------------------------- */
+/* ---- replicas: DDP ------------------------------------------------------------------------------------- */
 
-/* One bucket a unit, at an address of its own for good. In the order of backward passes: from the last. */
+/* One bucket for each unit, at a permanent address. In the order of backward passes: from the last. */
 struct ddp {
     struct comm *comm;
     struct model *model;
     ncclDataType_t type;
-    enum nb_caller caller; /* PyTorch's reducer, unless it is changed: then ... */
-    int unproved;          /* ... nothing obliges the plugin to see gradients */
+    enum nb_caller caller; /* PyTorch's reducer at first */
+    int unproved;          /* another caller: the plugin need not recognise gradients */
     address bucket[UNITS_MOST];
 };
 struct ddp ddp_open(struct job *job, struct comm *comm, struct model *model);
-/* Backward pass of the step's last micro-batch (of so many): buckets are reduced as they are full. */
+/* Run the backward pass of the step's last micro-batch, of `micro_batches`. Buckets are reduced as they
+ * fill. */
 void ddp_backward(struct ddp *ddp, int micro_batches);
 
-/* ---- shards: FSDP ---------------------------------------------------------------------------------------- */
+/* ---- shards: FSDP -------------------------------------------------------------------------------------- */
 
 struct fsdp {
     struct comm *comm;
     struct model *model;
     ncclDataType_t param, grad; /* as they travel: BF16, FP32 */
-    int version;     /* 1, or 2: gathers are in place, and a unit's are asked for before the reduce-scatter
-                                 * of the unit before */
-    int keep;        /* no resharding after the forward pass */
-    int prefetch;    /* the next unit is gathered before this one runs */
+    int version;     /* 1, or 2: gathers are in place, and a unit's gather comes before the reduce-scatter
+                        of the unit before */
+    int keep;        /* keep gathered weights after the forward pass */
+    int prefetch;    /* gather the next unit before this unit runs */
     unsigned skip;   /* units that do not run in this step (LayerDrop), by bit */
-    unsigned frozen; /* units that have no gradient, by bit */
-    struct comm *replicas; /* HSDP: `comm` is inside the node, and this between nodes; else NULL */
+    unsigned frozen; /* units without a gradient, by bit */
+    struct comm *replicas; /* HSDP: `comm` is inside the node, and this is between nodes. Else NULL */
     address shard[UNITS_MOST], full[UNITS_MOST], grads[UNITS_MOST];
 };
 struct fsdp fsdp_open(struct job *job, struct comm *comm, struct model *model, int version);
 void fsdp_forward(struct fsdp *fsdp);
 void fsdp_backward(struct fsdp *fsdp);
-/* Update what is trained, and free the gradients. */
+/* Update the trained units, and free the gradients. */
 void fsdp_update(struct fsdp *fsdp);
 
-/* ---- ZeRO, distributed optimizer -------------------------------------------------------------------------- */
+/* ---- ZeRO, distributed optimizer ----------------------------------------------------------------------- */
 
-/* Units a to b - 1 in one vector. interleaved: rank by rank, as shards of each lie. The caller frees nothing: the
- * values stay until the next call with the same `of`. */
+/* Return units a to b - 1 in one vector. interleaved: rank by rank, as the shards of each rank lie. The
+ * values stay until the next call with the same `of`, and the caller does not free them. */
 enum { OF_WEIGHTS, OF_NODE_0, OF_NODE_1 };
 const float *model_vector(struct model *model, int a, int b, int of, int interleaved);
 size_t model_size(const struct model *model, int a, int b);
 
-/* DeepSpeed's stages 1 and 2: gradients in fresh buckets of `group` units each are all-reduced, and the updated
- * parameters gathered as one flat vector. */
+/* DeepSpeed's stages 1 and 2: all-reduce gradients in fresh buckets of `group` units each, and gather the
+ * updated parameters as one flat vector. */
 void zero12_reduce(struct comm *comm, struct model *model, int group, const truth *buffers);
 void zero12_gather(struct comm *comm, struct model *model, address flat);
 /* Stage 3: `gathered` units in a gather, `reduced` in a reduce-scatter. */
 void zero3_gather(struct comm *comm, struct model *model, int gathered, int backwards);
 void zero3_reduce(struct comm *comm, struct model *model, int reduced, const truth *buffers);
 
-/* Megatron: a bucket a unit in buffers that stay; reduce-scatter in place, and gathers in place. */
+/* Megatron: one bucket for each unit in permanent buffers, reduce-scatter and gathers in place. */
 struct distopt {
     struct comm *comm;
     struct model *model;
@@ -70,7 +72,7 @@ struct distopt distopt_open(struct job *job, struct comm *comm, struct model *mo
 void distopt_reduce(struct distopt *d);
 void distopt_gather(struct distopt *d);
 
-/* ---- parts of layers: tensor parallelism ------------------------------------------------------------------- */
+/* ---- parts of layers: tensor parallelism --------------------------------------------------------------- */
 
 struct tensor_parallel {
     struct job *job;
@@ -78,8 +80,10 @@ struct tensor_parallel {
     int layers;
     size_t n, width; /* values of an activation: tokens times width */
     ncclDataType_t type;
-    int fixed; /* always in the same buffers (static memory of an engine, CUDA graphs); else from the allocator */
-    int sequence; /* sequence parallelism: gathers before and reduce-scatters after a layer instead of all-reduces */
+    int fixed;    /* always in the same buffers (static memory of an engine, CUDA graphs), else from the
+                  allocator */
+    int sequence; /* sequence parallelism: gathers before and reduce-scatters after a layer instead of
+                     all-reduces */
     uint64_t random;
     address at[2 * UNITS_MOST];
     float *value[NODES], *whole;

@@ -7,7 +7,7 @@
 
 #define TABLE 4096u
 
-/* Normal values by table: four a random number. */
+/* Return normal values by table: four for each random number. */
 static const float *normals(void)
 {
     static float table[TABLE];
@@ -50,9 +50,9 @@ static float next(struct stream *s)
 }
 
 /*
- * Weights of a shard walk, one of two directions at a time: +a, +b, -a, -b and so on, so that a change says
- * nothing of the one before. A step's gradients, of all nodes, lean against the change that follows them: so
- * weights move as their sums say, as far as signs go.
+ * Weights of a shard walk, in one of two directions at a time: +a, +b, -a, -b and so on, so that a change is
+ * unrelated to the change before. A step's gradients, of all nodes, lean against the change that follows
+ * them. So weights move as their sums say, as far as signs go.
  */
 #define STRIDE 2e-4f
 
@@ -61,13 +61,13 @@ static struct stream direction(const struct event *e, int owner, uint64_t versio
     return stream(4, e->truth, (uint64_t)owner, 1 + version % 2);
 }
 
-/* Of the change from this version to the next. */
+/* Return the direction of the change from this version to the next. */
 static float heading(uint64_t version)
 {
     return version % 4 < 2 ? 1.0f : -1.0f;
 }
 
-/* Reduce-scatter: the change of all owners' shards that follows, per value. */
+/* Reduce-scatter: make the change of all owners' shards that follows, for each value. */
 static void against_weights(const struct event *e, size_t n, float *out)
 {
     const size_t block = n / DATA_NODES;
@@ -79,7 +79,7 @@ static void against_weights(const struct event *e, size_t n, float *out)
     }
 }
 
-/* Values of one node are half like those of the other one: what the batches have in common. */
+/* Make gradients: values of one node are half like the other node's, because batches have a common part. */
 static void gradient(const struct event *e, size_t index, int rank, size_t n, float *out)
 {
     struct stream base = stream(1, e->truth, 0, 0), noise = stream(2, index, (uint64_t)rank, 0);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The call orders of the frameworks through the plugin's tables on two nodes, with the truth known; see
- * player.h. What must hold, by what can be known:
+ * The call orders of the frameworks through the plugin's tables on two nodes, with the truth known. See
+ * player.h. These must hold, each as far as the plugin can know:
  *
- * - Buffers with an address or a signature of their own have feedback from the fourth step after the warm-up,
- *   blocks of equal size from step 50.
- * - No operation gets another buffer's error where the evidence decides; one in a thousand at most where
- *   layers are left out or frozen in turn.
- * - What is no gradient goes raw, and raw is right to the bit.
- * - Errors that are fed back cancel over the steps.
+ * - Buffers with an own address or signature have feedback from the fourth step after the warm-up, blocks of
+ *   equal size from step 50.
+ * - Where the evidence decides, each operation gets its own buffer's error. Where layers are left out or
+ * frozen
+ *   in turn, one in a thousand at most gets another buffer's.
+ * - Operations that are not gradients go raw, and raw is right to the bit. - Errors that are fed back cancel
+ * over the steps.
  *
  * With NB_LONG_TESTS=1 every framework runs with every variant.
  */
@@ -21,19 +22,19 @@
 
 #define WARMUP 50u
 
-/* The defaults of users, but for the sizes. */
+/* The defaults of users, except for the sizes. */
 static const char *const env_default[] = {"NIBBLE_MIN_BYTES=0", "NIBBLE_GRAD=", "NIBBLE_WARMUP_STEPS=50",
                                           NULL};
-/* Nothing shows that the differences of local SGD are gradients: who runs it says so. */
+/* The plugin cannot see that the differences of local SGD are gradients: the user says so. */
 static const char *const env_vouched[] = {
     "NIBBLE_MIN_BYTES=0", "NIBBLE_GRAD=all_reduce:float32:4096-8191,all_reduce:float32:100000-110000",
     "NIBBLE_WARMUP_STEPS=50", NULL};
-/* Everything is a gradient from the first step on: what identity alone needs. */
+/* All operations are gradients from the first step on: the least that identity needs. */
 static const char *const env_grad_all[] = {"NIBBLE_MIN_BYTES=0", "NIBBLE_GRAD=all", "NIBBLE_WARMUP_STEPS=0",
                                            NULL};
 
-/* Of a framework: how much of it fits into a second. Where no weights are gathered, sums of 65536 values tell
- * the steps. */
+/* Size of a framework's job that runs in a second. Without gathers of weights, sums of 65536 values mark the
+ * steps. */
 struct shape {
     unsigned layers, shrink;
     uint32_t steps;
@@ -53,10 +54,10 @@ static struct shape shape_of(enum framework f)
 }
 
 struct bars {
-    double fed;    /* least share of late gradients with feedback; 0: any */
-    int first;     /* step (from 1) by which feedback has begun; 0: any */
+    double fed;    /* least share of late gradients with feedback. 0: any */
+    int first;     /* step (from 1) by which feedback has begun. 0: any */
     double wrong;  /* most misapplied, as a share of late gradients */
-    double cancel; /* most that is left of summed errors; 0: any */
+    double cancel; /* most of summed errors that may be left. 0: any */
 };
 
 static void print_reasons(int node, const struct fw_result *n)
@@ -128,7 +129,8 @@ static int play(enum framework f, unsigned variants, const char *const *env, uin
 /* ---- in order ---------------------------------------------------------- */
 
 static const struct bars orderly = {0.95, WARMUP + 4, 0.0, 0.5};
-/* The outer steps come every fifth step: their own warm-up is over later, their errors have had few steps. */
+/* The outer steps come every fifth step: their own warm-up ends later, and their errors have had few
+ * steps. */
 static const struct bars outer = {0.9, 320, 0.0, 0.5};
 
 static int in_order(enum framework f, unsigned variants)
@@ -164,7 +166,7 @@ IN_ORDER(outer_steps, F_OUTER, V_EVAL | V_CHECKPOINT)
 /* HSDP's communicator between nodes as a split child over the world's connections. */
 HX_CASE(hsdp_shared, play(F_HSDP, V_EVAL, env_default, 0, WARMUP + 4, 1, orderly))
 
-/* ---- what identity alone needs ---------------------------------------------------------- */
+/* ---- needs of identity alone --------------------------------------------------------------- */
 
 static int at_once(enum framework f, uint32_t steps, int first)
 {
@@ -173,7 +175,7 @@ static int at_once(enum framework f, uint32_t steps, int first)
     return play(f, V_EVAL, env_grad_all, steps, (uint32_t)first, 0, bars);
 }
 
-/* Step 1 makes other buckets; then three steps that are alike, and what tells steps apart has to be found. */
+/* Step 1 makes other buckets. Three equal steps follow, in which the plugin must find the mark of a step. */
 HX_CASE(ddp_at_once, at_once(F_DDP, 30, 12))
 HX_CASE(megatron_at_once, at_once(F_MEGATRON_OVERLAP, hx_quick() ? 22 : 30, 12))
 HX_CASE(fsdp2_at_once, at_once(F_FSDP2, 70, 50))

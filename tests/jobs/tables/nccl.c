@@ -73,7 +73,7 @@ static void launch_v4(struct nccl_comm *c, const struct ev_op *op)
         ncclProfiler_v4.stopEvent(handle);
 }
 
-/* The events of v5 are laid out as those of v6. */
+/* Events of v5 have the layout of v6. */
 _Static_assert(sizeof(ncclProfilerEventDescr_v5_t) <= sizeof(ncclProfilerEventDescr_v6_t),
                "one fits the other");
 

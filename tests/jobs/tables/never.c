@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must never be quantized by default, through the plugin's tables on two nodes: parameters that are
- * averaged, tied embeddings, gradients of gathered keys and values or logits, statistics, states of an
+ * Operations that must always be raw by default, through the plugin's tables on two nodes: averaged
+ * parameters, tied embeddings, gradients of gathered keys and values or logits, statistics, states of an
  * optimizer. Each runs beside a job whose own gradients are recognised meanwhile, long enough for a decision,
- * and has to arrive right to the bit in every step.
+ * and must arrive right to the bit in every step.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "player.h"
 
 #define STEPS 96u
-#define BUCKET 66000u /* elements of the job's own gradients; fewer do not tell steps */
+#define BUCKET 66000u /* elements of the job's own gradients. Fewer do not mark steps */
 
 static const char *const env_default[] = {"NIBBLE_MIN_BYTES=0", "NIBBLE_GRAD=", "NIBBLE_WARMUP_STEPS=50",
                                           NULL};
@@ -22,7 +22,7 @@ struct other {
     ncclDataType_t type;
     uint64_t count; /* of the whole vector */
     enum content content;
-    int stable; /* each of a step's from a buffer of its own; 2: all from one */
+    int stable; /* each sum of a step has its own buffer. 2: all share one */
     unsigned per_step, every;
     int gathered; /* gathered before, so many times in a row: the same (recomputed) activations */
     int shards;   /* the job shards its weights (FSDP), else it does not (DDP) */
@@ -49,8 +49,8 @@ static void add(struct trace *t, uint64_t comm, enum nb_func func, ncclDataType_
     e->version = step;
 }
 
-/* The job: two buckets or units on the world; the others on a communicator of their own. Under sanitizers
- * it is smaller, too small for its own gradients to be recognised. */
+/* Run the job: two buckets or units on the world, and the other operations on their own communicator. Under
+ * sanitizers it is smaller, too small for its own gradients to be recognised. */
 static int beside(const char *what, const struct other *o)
 {
     const uint32_t steps = hx_quick() ? 60 : STEPS;

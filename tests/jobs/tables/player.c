@@ -28,9 +28,9 @@ static const struct fw_nccl newest = {"2.30", 12, 6, 6};
 #define IN_FLIGHT 32u
 #define HOLDERS 65536u
 #define UNITS 256u
-#define SAID 60000u /* operations whose codec the nodes tell each other, before the result */
+#define SAID 60000u /* operations whose codec the nodes exchange, before the result */
 
-/* A CollNet communicator and the operations that were posted to it. */
+/* A CollNet communicator and its posted operations. */
 struct stream {
     struct hx_comm *comm;
     const void *plugin;
@@ -45,7 +45,7 @@ struct flight {
     void *send, *recv;
 };
 
-struct unit { /* errors of a buffer since it is fed */
+struct unit { /* errors of a buffer since feedback began */
     float *sum;
     size_t n;
     double energy;
@@ -60,7 +60,7 @@ struct player {
     struct nccl_comm comm[COMMS];
     struct stream stream[COMMS];
     struct flight flight[IN_FLIGHT];
-    size_t begun, ended; /* operations in flight: those between */
+    size_t begun, ended; /* numbers of operations: the range between them is in flight */
     float *mine, *other;
     char *expected;
     struct unit unit[UNITS];
@@ -68,19 +68,20 @@ struct player {
 
     pthread_mutex_t lock; /* observations come from the engine's thread */
     struct nb_observation *seen;
-    int64_t *holder; /* whose error a slot holds */
+    int64_t *holder; /* owner of a tracked buffer's error */
     int confused;    /* an observation that fits no operation */
 };
 
 enum { SAID_NOTHING, SAID_RAW, SAID_CODED };
 
-/* What node `rank` does with each operation: the other's contributions are as coded as it says. */
+/* Return node `rank`'s decision for each operation. The other node's contributions are coded as it says
+ * there. */
 static _Atomic unsigned char *said(struct player *p, int rank)
 {
     return hx_scratch(p->node, rank);
 }
 
-/* ---- what the plugin says ---------------------------------------------------------- */
+/* ---- reports of the plugin --------------------------------------------------------- */
 
 static void observed(void *arg, const struct nb_observation *what)
 {
@@ -98,7 +99,7 @@ static void observed(void *arg, const struct nb_observation *what)
             p->confused++;
             break;
         }
-        /* All-reduces of which the plugin knows nothing are raw and not told. */
+        /* All-reduces that are unknown to the plugin are raw and go unreported. */
         while (s->observed + 1 < s->posted && what->func != NB_FUNC_ALL_REDUCE &&
                p->trace->event[s->order[s->observed]].call.func == NB_FUNC_ALL_REDUCE)
             s->observed++;
@@ -262,7 +263,7 @@ static int check_gather(struct player *p, const struct flight *f, const struct e
     return 0;
 }
 
-/* Errors of a buffer that is fed back add up to those of one step. */
+/* Add up the errors of a buffer with feedback: their sum stays as large as one step's error. */
 static void add_errors(struct player *p, const struct event *e, const float *truth, const float *got,
                        size_t n)
 {
@@ -370,7 +371,7 @@ static void count(struct player *p)
         asked[e->step]++;
         fed[e->step] += (uint32_t)(coded && o->fed);
         r->early_coded += (uint64_t)(coded && e->step < p->play->warmup);
-        if (e->step < p->play->late || e->zeros == 0xff) /* zeros alone are neither coded nor fed */
+        if (e->step < p->play->late || e->zeros == 0xff) /* zeros alone are raw and not fed */
             continue;
         r->gradients++;
         r->coded += (uint64_t)coded;
@@ -472,7 +473,7 @@ static int node_main(struct hx_node *node, void *arg)
     pthread_mutex_init(&p->lock, NULL);
     HX_CHECK(p->trace->n <= SAID, "the trace is too long");
     p->lib = nccl_lib(p->nccl);
-    for (int k = COMMS - 1; k >= 0; k--) /* the world first: others are split off */
+    for (int k = COMMS - 1; k >= 0; k--) /* the world first: the other communicators split off it */
         if ((k == WORLD || uses(p->trace, (uint64_t)k + 1)) && open_comm(p, k))
             return 1;
     nb_observe(&nb_engine_node(nb_process_context()->engine)->observer, observed, p);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What docs/nccl-versions.md promises, release by release: through the tables that each NCCL looks up, with
- * the profiler and the tuner it would find, and with somebody else's in their place. Sharded training (its
- * weights are gathered) is compressed everywhere, and errors are carried; all-reduces only where their
- * records are certain; nothing else ever; and who is in our place is said once.
+ * Promises of docs/nccl-versions.md, release by release: through the tables that each NCCL looks up, with the
+ * profiler and the tuner that it would find, and with another plugin's in their place. Sharded training,
+ * whose weights are gathered, is compressed everywhere, with carried errors. All-reduces are compressed only
+ * where their records are certain, other operations never. The log says once when another plugin is in
+ * nibble's place.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@ static const char *const env_default[] = {"NIBBLE_MIN_BYTES=0", "NIBBLE_GRAD=", 
 
 struct promise {
     struct fw_nccl nccl;
-    int all_reduces; /* of gradients: 0: raw, 1: coded, -1: not sent to CollNet */
+    int all_reduces; /* of gradients. 0: raw, 1: coded, -1: not sent to CollNet */
     int profiler_notices, tuner_notices;
 };
 
