@@ -16,7 +16,7 @@ int data_counts = 4;
 
 static struct nb_net *net;
 
-/* Loop index of most tests: sockets, or queue pairs, a connection. */
+/* Loop index of most tests: sockets, or queue pairs, of a connection. */
 static const int stream_counts[] = {1, 5, 16, 2};
 
 START_TEST(odd_sizes)
@@ -29,7 +29,7 @@ START_TEST(odd_sizes)
     void *sreq[N], *rreq[N], *src[N], *dst[N];
     struct pair p;
 
-    /* Where time is short the largest ones are, too. */
+    /* A quick run shortens the largest messages, too. */
     for (int i = 0; i < N; i++)
         sizes[i] = data_divisor > 1 ? all_sizes[i] % 500000 : all_sizes[i];
     net = net_up(NULL, NULL);
@@ -42,7 +42,7 @@ START_TEST(odd_sizes)
             memset((char *)dst[i] + sizes[i], 0x5a, 101);
         }
         for (int i = 0; i < N; i++) {
-            /* The receive is larger than the message; in round 1 it comes after the send, else before. */
+            /* The receive is larger than the message. In round 1 it comes after the send, else before. */
             if (round != 1)
                 rreq[i] = post_recv(p.recv, dst[i], sizes[i] + 100, i);
             sreq[i] = post_send(p.send, src[i], sizes[i], i);
@@ -55,7 +55,7 @@ START_TEST(odd_sizes)
             int rc, done = 0;
 
             while ((rc = wait_req(rreq[i], &got, 0)) == -ETIME) {
-                /* The sender has to move, too: test whichever of its requests is left. */
+                /* The sender must advance, too: test any of its remaining requests. */
                 for (int k = 0; k < N; k++) {
                     if (!sreq[k])
                         continue;
@@ -117,7 +117,7 @@ static void *flow_send(void *arg)
         if (!f->rc)
             f->rc = net->ops->isend(f->comm, buf + (size_t)k * f->max_size, n, i % 3, handle, &req[k]);
         if (!f->rc && !req[k])
-            f->rc = -EAGAIN; /* never, with so few requests */
+            f->rc = -EAGAIN; /* cannot happen with so few requests */
     }
     if (!f->rc)
         f->rc = wait_all(req, f->window < f->messages ? f->window : f->messages, 20000);
@@ -207,7 +207,7 @@ START_TEST(grouped)
 {
     enum { N = 8 };
     static const int tags[N] = {7, 3, 100, -5, 3, 0, 2000000000, 7};
-    /* Messages of one tag match receives of that tag in order; tags among each other come in any order. */
+    /* Messages of one tag match receives of that tag in order. Different tags come in any order. */
     static const int order[N] = {6, 0, 5, 1, 3, 7, 4, 2};
     uint8_t *src[N], *dst[N];
     void *data[N], *handle[N], *rreq, *sreq[N];
@@ -253,8 +253,8 @@ START_TEST(grouped)
 }
 END_TEST
 
-/* A message whose tag nobody has asked for yet: in a stream of bytes it holds back those behind it; where
- * receivers drive it holds back nobody. */
+/* A message arrives whose tag has no receive yet. In a stream of bytes it holds back later messages. Where
+ * receivers drive the transport it holds back no message. */
 START_TEST(tag_waits)
 {
     uint8_t a[100], b[100], ra[100], rb[100];
@@ -287,7 +287,7 @@ START_TEST(tag_waits)
 }
 END_TEST
 
-/* 32 requests of 8 receives each, and as many sends, are never refused; nor do sends block without
+/* The transport must accept 32 requests of 8 receives each, and as many sends. Sends must not block without
  * receives. */
 START_TEST(many_requests)
 {

@@ -3,15 +3,15 @@
 #ifndef NIBBLE_TESTS_NET_DATA_H
 #define NIBBLE_TESTS_NET_DATA_H
 
-/* DATA_FLOWS: only those that take "later" for an answer, for transports with short queues. */
+/* DATA_FLOWS: only tests that take "later" for an answer, for transports with short queues. */
 enum { DATA_FLOWS, DATA_ALL };
 
-/* Fewer messages in the longer tests by this factor; 1 at first. */
+/* Fewer messages in the longer tests by this factor. 1 at first. */
 extern int data_divisor;
-/* Numbers of sockets or queue pairs that are tried: 4 at first. */
+/* Numbers of sockets or queue pairs that the tests try: 4 at first. */
 extern int data_counts;
 
-/* Runs the suite; the number of failed tests. */
+/* Run the suite. Return the number of failed tests. */
 int data_tests(const char *name, int what);
 
 #endif

@@ -78,7 +78,7 @@ static const struct nb_net_ops fake_ops = {.name = "fake",
 static struct nb_net fake = {.ops = &fake_ops};
 static struct nb_net *net;
 
-/* The list goes, and what it stands on with it. */
+/* Free the list, and then the transport under it. */
 static void done(void)
 {
     int before = finis;
@@ -115,7 +115,7 @@ START_TEST(one_each)
 
     ck_assert_int_eq(show(3, 1), 3);
     ck_assert_str_eq(net->ops->name, "fake");
-    ck_assert(net->ops->close_send == fake_close); /* all else is the transport's */
+    ck_assert(net->ops->close_send == fake_close); /* all other functions are the transport's */
     ck_assert_ptr_null(net->ops->abandon);
     for (int i = 0; i < 3; i++) {
         char name[16], handle[NB_NET_HANDLE_BYTES];
@@ -128,7 +128,7 @@ START_TEST(one_each)
         ck_assert_int_eq(net->ops->connect(net, i, NULL, handle, &comm), 0);
         ck_assert(listened == i && connected == i);
     }
-    ck_assert_int_eq(asked, 3); /* once: what a NIC says later does not change the list */
+    ck_assert_int_eq(asked, 3); /* once: later answers of a NIC do not change the list */
     ck_assert_int_eq(show(0, 8), 0);
     ck_assert_int_eq(net->ops->properties(net, 0, &p), -EINVAL);
 }
@@ -194,7 +194,7 @@ START_TEST(a_broken_nic_is_shown)
 }
 END_TEST
 
-/* NCCL tells devices apart by name. */
+/* NCCL distinguishes devices by name. */
 START_TEST(names_differ_always)
 {
     struct nb_net_props p[6];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of fake_verbs.h: its objects, and what the parts of it share. */
+/* Inside of fake_verbs.h: its objects, and declarations that its parts share. */
 #ifndef NIBBLE_TESTS_NET_FAKE_INT_H
 #define NIBBLE_TESTS_NET_FAKE_INT_H
 
@@ -17,7 +17,7 @@ struct fdev {
 struct fctx {
     struct ibv_context ibv; /* first */
     struct fctx *next;
-    int device, event_in; /* event_in: the end of the pipe that events are written to */
+    int device, event_in; /* event_in: the write end of the pipe of events */
 };
 
 struct fmr {
@@ -35,7 +35,7 @@ struct fcq {
     struct ibv_cq ibv; /* first */
     struct fchannel *channel;
     struct ibv_wc *wc;
-    unsigned *places; /* in the send queue, that polling this entry frees */
+    unsigned *places; /* in the send queue, which polling this entry frees */
     struct fqp **of;
     unsigned head, count, cap;
     bool armed;
@@ -57,7 +57,7 @@ struct fqp {
     struct ibv_qp_cap cap;
     int access;
     uint32_t peer;
-    unsigned sq_used, unsignaled; /* places; those behind which no signaled request has completed */
+    unsigned sq_used, unsignaled; /* places, and the number behind which no signaled request has completed */
     struct fwr *sq, **sq_end;     /* not yet carried out */
     uint64_t *rq;
     unsigned rq_head, rq_count;
@@ -97,17 +97,17 @@ static inline struct fcq *cq_of(struct ibv_cq *cq)
     return (struct fcq *)(void *)cq;
 }
 
-/* ---- fake_verbs.c; all with the lock ---- */
+/* ---- fake_verbs.c, all with the lock ---- */
 
-/* A rule of verbs was broken. */
+/* Record a broken rule of verbs. */
 void fake_misused(const char *what);
-/* Is this call to fail? errno is set. */
+/* Return whether this call must fail. errno is then set. */
 bool fake_faulty(const char *name);
-/* A new entry of the log. */
+/* Return a new entry of the log. */
 struct fake_entry *fake_note(enum fake_what what);
 unsigned fake_dice(unsigned n);
 const struct fake_device *fake_device_of(struct ibv_context *context);
-/* The registration that a key names and that covers the range with these rights. */
+/* Return the registration that a key names and that covers the range with these rights. */
 const struct fmr *fake_find_mr(const struct ibv_pd *pd, uint32_t key, uint64_t addr, uint64_t length,
                                int access);
 

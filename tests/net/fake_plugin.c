@@ -26,7 +26,7 @@ struct message {
     struct message *next;
 };
 
-struct wire { /* a listener and what was connected to it */
+struct wire { /* a listener and its connections */
     struct message *queue;
     int connected;
 };
@@ -66,7 +66,7 @@ static void request_free(struct request *r)
     free(r);
 }
 
-/* ---- what differs between versions ---- */
+/* ---- parts that differ between versions ---- */
 
 static ncclResult_t begin(ncclDebugLogger_t logger)
 {
@@ -156,7 +156,7 @@ static ncclResult_t do_listen(int dev, void *handle, void **listen_comm)
         free(w);
         return (ncclResult_t)N.fail_listen;
     }
-    memset(handle, 0x5a, NCCL_NET_HANDLE_MAXSIZE); /* all of it is the plugin's */
+    memset(handle, 0x5a, NCCL_NET_HANDLE_MAXSIZE); /* the whole handle is the plugin's */
     memcpy(handle, &w, sizeof(w));
     *listen_comm = w;
     N.open_comms++;
@@ -328,7 +328,7 @@ static ncclResult_t fake_irecv(void *comm, int n, void **data, size_t *sizes, in
 }
 #endif
 
-/* ---- what does not ---- */
+/* ---- parts that all versions share ---- */
 
 static ncclResult_t fake_devices(int *ndev)
 {
@@ -411,7 +411,7 @@ static ncclResult_t fake_test(void *request, int *done, int *sizes)
 
     *done = 0;
     if (N.fail_test) {
-        request_free(r); /* so that whoever asks again is found out */
+        request_free(r); /* so that a second test of it is noticed */
         return (ncclResult_t)N.fail_test;
     }
     if (N.hold)
@@ -464,7 +464,7 @@ EXPORT const V(ncclNet) CAT(ncclNetPlugin_v, FAKE_VERSION) = {
     .connect = fake_connect,
     .accept = fake_accept,
     .regMr = fake_reg,
-#if FAKE_VERSION >= 9 /* the one of version 8 has no such function */
+#if FAKE_VERSION >= 9 /* version 8 lacks this function */
     .regMrDmaBuf = fake_reg_dma_buf,
 #endif
     .deregMr = fake_dereg,

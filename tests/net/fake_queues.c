@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake stack's completion queues and queue pairs, and how work requests are carried out. */
+/* The fake stack's completion queues and queue pairs, and how it carries out work requests. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -258,7 +258,7 @@ int fake_destroy_qp(struct ibv_qp *qp)
     return 0;
 }
 
-/* The queue pair has failed: what is queued on it comes back. */
+/* The queue pair has failed: its queued requests come back. */
 static void flush(struct fqp *q)
 {
     q->state = IBV_QPS_ERR;
@@ -290,7 +290,8 @@ static bool injected(enum fake_side side, enum ibv_wc_status *status, uint32_t *
     return true;
 }
 
-/* Carries out the oldest request of a queue pair. False: it has to wait, or there is none. */
+/* Carry out the oldest request of a queue pair. Return false when it must wait, or when the queue is
+ * empty. */
 static bool step(struct fqp *q)
 {
     struct fwr *w = q->sq;
@@ -368,7 +369,7 @@ static bool step(struct fqp *q)
     return true;
 }
 
-/* In order on each queue pair; which of them is next is left to chance. */
+/* Carry out requests in order on each queue pair. Chance decides which queue pair is next. */
 static void shuffled_steps(void)
 {
     struct fqp *ready[256];
@@ -479,7 +480,7 @@ int fake_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
         return -1;
     }
     for (; got < n && c->count > 0; c->count--, c->head = (c->head + 1) % c->cap) {
-        /* Completions of a queue pair that is gone are gone, too. */
+        /* Completions go with their queue pair. */
         if (!c->of[c->head])
             continue;
         c->of[c->head]->sq_used -= c->places[c->head];

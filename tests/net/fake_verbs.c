@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An RDMA stack within one process: devices, memory, and what tests do to them. fake_verbs.h tells how it
- * behaves. */
+/* An RDMA stack within one process: devices, memory, and the tests' actions on them. fake_verbs.h describes
+ * its behaviour. */
 #include "fake_verbs.h"
 
 #include <errno.h>

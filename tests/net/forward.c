@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The transport `forward` over a small plugin of every table version: what reaches the plugin, what comes
- * back, and what happens when it fails. That the engine runs over it is shown by the harness.
+ * The transport `forward` over a small plugin of every table version: the calls that reach the plugin, their
+ * results, and the plugin's failures. The harness shows that the engine runs over it.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -98,7 +98,7 @@ START_TEST(the_newest_table_is_taken_and_initialised)
     char label[64];
     snprintf(label, sizeof(label), "fake_v%d.so, v%d)", _i, _i);
     ck_assert_msg(capture_has(label), "%s", capture_text);
-    snprintf(label, sizeof(label), "INFO fake plugin v%d, starting\n", _i); /* its own line, as it is */
+    snprintf(label, sizeof(label), "INFO fake plugin v%d, starting\n", _i); /* its own line, unchanged */
     ck_assert_msg(capture_has(label), "%s", capture_text);
     if (_i >= 10)
         ck_assert(notes->had_profiler);
@@ -143,7 +143,7 @@ START_TEST(devices_are_the_plugins)
     ck_assert_int_eq(net->ops->properties(net, 6, &p), -EINVAL);
     ck_assert_int_eq(net->ops->properties(net, -1, &p), -EINVAL);
     context_down(&context);
-    notes->max_bytes = (size_t)1 << 40; /* more than test() can tell */
+    notes->max_bytes = (size_t)1 << 40; /* more than test() can report */
     ck_assert_int_eq(open_transport(), 0);
     ck_assert_int_eq(net->ops->properties(net, 0, &p), 0);
     ck_assert(p.max_bytes <= INT_MAX && p.max_bytes > (1u << 30));
@@ -157,7 +157,7 @@ START_TEST(connections_carry_device_and_traffic_class)
 
     setenv("NIBBLE_DEVS_PER_NIC", "2", 1);
     up(_i);
-    join(&a, 3, 106); /* the second showing of the second NIC */
+    join(&a, 3, 106); /* the second appearance of the second NIC */
     ck_assert_int_eq(notes->last_dev, 1);
     if (_i >= 10)
         ck_assert_int_eq(notes->connect_class, 106);
@@ -170,7 +170,7 @@ START_TEST(connections_carry_device_and_traffic_class)
         ck_assert_int_eq(notes->connect_class, 106);
     if (_i >= 11) {
         ck_assert_int_eq(notes->listen_class, -1);
-        ck_assert_int_eq(notes->inits, 2); /* a context each class, used again */
+        ck_assert_int_eq(notes->inits, 2); /* one context for each class, used again */
     } else {
         ck_assert_int_eq(notes->inits, 1);
     }
@@ -182,7 +182,7 @@ START_TEST(connections_carry_device_and_traffic_class)
     ck_assert_int_eq(notes->finalizes, _i >= 11 ? 2 : 0);
     ck_assert_int_eq(capture_warnings, 0);
 
-    ck_assert_int_eq(open_transport(), 0); /* and a second life */
+    ck_assert_int_eq(open_transport(), 0); /* and open it again */
     join(&a, 0, 7);
     part(&a);
     down();
@@ -222,7 +222,7 @@ START_TEST(messages_pass)
     ck_assert_int_eq(net->ops->reg_mr(e.recv, got, sizeof(got), NB_MEM_HOST, &mh[0]), 0);
     ck_assert_ptr_nonnull(mh[0]);
     ck_assert_int_eq(notes->reg_type, NB_MEM_HOST);
-    ck_assert_int_eq(net->ops->poll_fds(e.recv, 0, fds, 4), 0); /* nothing under way: sleep */
+    ck_assert_int_eq(net->ops->poll_fds(e.recv, 0, fds, 4), 0); /* no request in flight: sleep */
     notes->refuse = 2;
     ck_assert_int_eq(net->ops->irecv(e.recv, 3, data, sizes, tags, mh, &recv), 0);
     ck_assert_ptr_null(recv);
@@ -236,7 +236,8 @@ START_TEST(messages_pass)
     ck_assert(notes->recv_n == 3 && notes->recv_sizes[2] == 300 && notes->recv_tags[1] == 6);
     ck_assert_int_eq(net->ops->test(recv, &done, came), 0);
     ck_assert_int_eq(done, 0);
-    ck_assert_int_eq(net->ops->poll_fds(e.recv, 0, fds, 4), -1); /* under way, and nothing to sleep on */
+    /* in flight, without a descriptor to sleep on */
+    ck_assert_int_eq(net->ops->poll_fds(e.recv, 0, fds, 4), -1);
     for (int i = 0; i < 3; i++) {
         memset(sent[i], 'a' + i, sizeof(sent[i]));
         ck_assert_int_eq(net->ops->isend(e.send, sent[i], 100u * (unsigned)i, tags[i], NULL, &req[i]), 0);
@@ -257,7 +258,7 @@ START_TEST(messages_pass)
     ck_assert(came[0] == 0 && came[1] == 100 && came[2] == 200 && came[3] == 4242);
     ck_assert(got[1][99] == 'b' && got[1][100] == 0 && got[2][199] == 'c' && got[0][0] == 0);
 
-    sizes[1] = (size_t)INT_MAX + 5; /* of a flush it is only a bound */
+    sizes[1] = (size_t)INT_MAX + 5; /* only a bound, for a flush */
     ck_assert_int_eq(net->ops->iflush(e.recv, 2, data, sizes, mh, &flush), 0);
     ck_assert(notes->flush_sizes[0] == 300 && notes->flush_sizes[1] == INT_MAX);
     ck_assert_int_eq(net->ops->test(flush, &done, NULL), 0);
@@ -298,7 +299,7 @@ START_TEST(dmabuf)
 
     up(_i);
     join(&e, 0, -1);
-    if (_i == 8) { /* its table has none */
+    if (_i == 8) { /* its table lacks the function */
         ck_assert_int_lt(net->ops->reg_mr_dmabuf(e.send, mem, 16, NB_MEM_CUDA, 64, 3, &mh), 0);
         ck_assert(capture_has("regMrDmaBuf"));
     } else {
@@ -311,7 +312,7 @@ START_TEST(dmabuf)
 }
 END_TEST
 
-/* An error stays, is said once, and takes unfinished requests along; finished ones are still told. */
+/* An error stays, is logged once, and fails unfinished requests. Finished requests still test done. */
 START_TEST(errors_stay)
 {
     static const struct {
@@ -340,14 +341,15 @@ START_TEST(errors_stay)
         ck_assert(capture_has(net->ops->peer_name(e.recv)));
         notes->fail_test = 0;
         ck_assert_int_eq(net->ops->test(a, &done, NULL), kinds[k].err);
-        ck_assert_int_eq(net->ops->test(b, &done, NULL), kinds[k].err); /* not done, and never will be */
+        /* it is unfinished, and will stay so */
+        ck_assert_int_eq(net->ops->test(b, &done, NULL), kinds[k].err);
         ck_assert_int_eq(net->ops->irecv(e.recv, 1, data, &size, &tag, mh, &r), kinds[k].err);
         ck_assert_ptr_null(r);
         ck_assert_int_eq(net->ops->iflush(e.recv, 1, data, &size, mh, &r), kinds[k].err);
         ck_assert_int_eq(net->ops->poll_fds(e.recv, 0, NULL, 0), -1);
         ck_assert_int_eq(net->ops->isend(e.send, buf, 3, 1, NULL, &r), 0); /* the other comm lives */
         ck_assert_int_eq(net->ops->test(r, &done, NULL), 0);
-        ck_assert_int_eq(net->ops->test(b, &done, NULL), 0); /* what is done is told */
+        ck_assert_int_eq(net->ops->test(b, &done, NULL), 0); /* a finished request tests done */
         ck_assert_int_eq(done, 1);
         ck_assert_int_eq(capture_warnings, kinds[k].warns);
         part(&e);
@@ -395,7 +397,7 @@ START_TEST(closing_with_open_requests)
 }
 END_TEST
 
-/* ---- what cannot be forwarded to ---- */
+/* ---- targets that cannot be forwarded to ---- */
 
 static void refused(int err, const char *said)
 {
@@ -431,7 +433,7 @@ START_TEST(bad_plugins)
 }
 END_TEST
 
-/* A NIC that fails here is shown nevertheless: the number of devices must be the same on all nodes. */
+/* A NIC that fails here must still be shown: the number of devices must be the same on all nodes. */
 START_TEST(devices_that_fail_are_shown)
 {
     struct nb_net_props p;
@@ -456,7 +458,7 @@ START_TEST(devices_that_fail_are_shown)
 }
 END_TEST
 
-/* NIBBLE_NET_FORWARD alone is enough; NIBBLE_NET=tcp wins over it. */
+/* NIBBLE_NET_FORWARD alone suffices. NIBBLE_NET=tcp wins over it. */
 START_TEST(choice)
 {
     point_at(9);
@@ -486,7 +488,7 @@ START_TEST(choice)
 }
 END_TEST
 
-/* The plugin file itself, opened as NCCL does, told to forward to itself. */
+/* Open the plugin file itself as NCCL does, with itself as the target. */
 START_TEST(not_to_itself)
 {
     void *lib = dlopen(environment_plugin(), RTLD_NOW | RTLD_LOCAL);

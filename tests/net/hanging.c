@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sends that do not return; see hanging.h. */
+/* Sends that do not return. See hanging.h. */
 #include "tests/net/hanging.h"
 
 #include <stdatomic.h>
@@ -8,7 +8,7 @@
 #include "tests/net/loopback.h"
 
 static atomic_bool hang, seen;
-static struct nb_net_ops ops; /* loopback_ops but for the send */
+static struct nb_net_ops ops; /* loopback_ops except for the send */
 
 static int hanging_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle,
                          void **request)

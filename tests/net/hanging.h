@@ -10,9 +10,9 @@
 
 extern const struct nb_net_ops hanging_ops;
 
-/* Sends hang from now on; false: those that hang return, and others do not hang. Any thread. */
+/* Let sends hang from now on. false: hanging sends return, and later sends do not hang. Any thread. */
 void hanging_set(bool hang);
-/* True when a send has hung since hanging_set. */
+/* Return true when a send has hung since hanging_set. */
 bool hanging_seen(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See loopback.h: the transport, its connections and its table. */
+/* The transport, its connections and its table. See loopback.h. */
 #include "loopback_inside.h"
 
 #include <errno.h>
@@ -16,12 +16,12 @@
 
 /* ---- state ---- */
 
-/* What init makes. A transport with settings, adapters or connects in progress has them here. */
+/* The object that init makes. A transport with settings, adapters or connects in progress has them here. */
 struct loopback {
-    struct nb_net net; /* first: what the layers above hold */
+    struct nb_net net; /* first: the layers above hold its address */
 };
 
-/* What travels to the connecting side. */
+/* The handle that travels to the connecting side. */
 struct handle {
     uint64_t magic;
     uint64_t listener; /* its number */
@@ -127,7 +127,7 @@ static struct connection *connection_new(uint64_t listener)
 }
 
 /* A transport over a real network returns 0 without a comm until the connection is made, and keeps its place
- * in the handle meanwhile; then it has `abandon`, too. */
+ * in the handle meanwhile. It then has `abandon`, too. */
 static int loop_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cfg, void *handle,
                         void **send_comm)
 {
@@ -195,7 +195,7 @@ static int loop_accept(void *listen_comm, void **recv_comm)
     return 0;
 }
 
-/* Close one end of a connection. Requests that have not completed die with it. */
+/* Close one end of a connection. Its unfinished requests die with it. */
 static void end_close(struct end *e)
 {
     struct connection *c = e->connection;
@@ -276,7 +276,7 @@ static int loop_close_listen(void *listen_comm)
     return 0;
 }
 
-/* ---- memory: nothing to register ---- */
+/* ---- memory: registration is empty ---- */
 
 static int loop_reg_mr(void *comm, void *data, size_t size, enum nb_mem type, void **mhandle)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The example of docs/adding.md passes the data tests that every transport has to pass. */
+/* The example of docs/adding.md passes the data tests that every transport must pass. */
 #include <stdlib.h>
 
 #include "data.h"

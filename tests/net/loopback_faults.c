@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a test asks the loopback transport to do wrong: between which contexts nothing gets through, who is
- * dead, whose memory is refused, what is changed or late. Of the process. */
+/* Faults of the loopback transport that a test asks for: contexts without a path between them, dead contexts,
+ * refused memory, changed or late messages. They are for the whole process. */
 #include "loopback_inside.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 static struct {
     const struct nb_context *a, *b; /* b NULL: a is dead */
-} faults[FAULTS];                   /* under fault_lock, which is taken last */
+} faults[FAULTS];                   /* under fault_lock, the last of the locks */
 static int nfaults;
 static pthread_mutex_t fault_lock = PTHREAD_MUTEX_INITIALIZER;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the loopback transport share: loopback.c has connections, loopback_messages.c what
- * travels over them, and loopback_faults.c what goes wrong. */
+/* Declarations that the parts of the loopback transport share: loopback.c has connections,
+ * loopback_messages.c their messages, and loopback_faults.c the faults. */
 #ifndef NIBBLE_TESTS_NET_LOOPBACK_INSIDE_H
 #define NIBBLE_TESTS_NET_LOOPBACK_INSIDE_H
 
@@ -14,7 +14,7 @@ struct request;
 
 /* One message of a request, or the room for one. */
 struct part {
-    struct part *next; /* in the connection's list of those without a counterpart, oldest first */
+    struct part *next; /* in the connection's list of parts without a counterpart, oldest first */
     struct request *request;
     uint8_t *data;
     size_t size;
@@ -24,12 +24,12 @@ struct part {
 struct request {
     struct request *next; /* of the same end */
     struct end *end;
-    int n, left; /* parts; parts without a message */
+    int n, left; /* parts, and parts without a message */
     size_t size[NB_NET_MAX_RECVS];
     struct part part[NB_NET_MAX_RECVS];
 };
 
-/* One side's view of a connection: what isend, irecv and the others get as comm. */
+/* One side's view of a connection: the comm of isend, irecv and the other functions. */
 struct end {
     struct connection *connection;
     bool is_send;
@@ -41,13 +41,13 @@ struct end {
 
 /* Both ends of a connection, freed with the second. */
 struct connection {
-    pthread_mutex_t lock; /* of all that is in it */
+    pthread_mutex_t lock; /* guards all fields */
     const struct nb_context *from, *to;
     struct connection *next; /* in the listener's queue */
     struct end send, recv;
     bool send_open, recv_open;
-    bool sent_all;      /* the sender closed with nothing unfinished */
-    bool held;          /* nothing of it is told to the receiver */
+    bool sent_all;      /* the sender closed without unfinished requests */
+    bool held;          /* the receiver sees no change of it */
     struct part *sends; /* without a receive */
     struct part *recvs; /* without a message */
 };
@@ -67,13 +67,13 @@ uint64_t loopback_wire_bytes(void *comm);
 /* ---- loopback_faults.c ---- */
 
 bool loopback_is_dead(const struct nb_context *ctx);
-/* Nothing gets through between the two. */
+/* Return whether messages between the two are stopped. */
 bool loopback_is_cut(const struct nb_context *a, const struct nb_context *b);
-/* This registration of the context's is the one to be refused. */
+/* Return whether to refuse this registration of the context. */
 bool loopback_refuses(const struct nb_context *ctx);
 /* A message has arrived: the tap may change it. */
 void loopback_arrived(uint8_t *bytes, size_t size);
-/* What has come is not to be seen yet. */
+/* Return whether arrived messages must stay hidden. */
 bool loopback_is_late(void);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages of the loopback transport: sends and receives wait for their counterparts. All with the
- * connection's lock, but for the functions of the table. */
+/* Messages of the loopback transport: sends and receives wait for their counterparts. All functions except
+ * those in the table need the connection's lock. */
 #include "loopback_inside.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 
-/* The error of calls on this end, and of requests of it that have not completed. */
+/* Return the error of calls on this end, and of its unfinished requests. */
 static int end_error(struct end *e)
 {
     struct connection *c = e->connection;
@@ -48,7 +48,7 @@ static void part_done(struct part *p, size_t size)
     r->end->bytes += size;
 }
 
-/* A send and the receive with its tag. */
+/* Carry a message from a send to the receive with its tag. */
 static void carry(struct part *from, struct part *to)
 {
     struct connection *c = from->request->end->connection;
@@ -66,7 +66,7 @@ static void carry(struct part *from, struct part *to)
     part_done(from, from->size);
 }
 
-/* The oldest part of the list with the tag, taken out of it; NULL: none. */
+/* Take the oldest part with the tag out of the list. Return NULL when there is none. */
 static struct part *take(struct part **list, int tag)
 {
     for (; *list; list = &(*list)->next) {
@@ -88,7 +88,7 @@ static void append(struct part **list, struct part *p)
     *list = p;
 }
 
-/* All that the network lets through. Tags: an end without them has only 0. */
+/* Match all parts that the network lets through. An end without tags has only tag 0. */
 static void match(struct connection *c)
 {
     if (loopback_is_cut(c->from, c->to) || loopback_is_dead(c->from) || loopback_is_dead(c->to))
@@ -145,7 +145,7 @@ int loopback_irecv(void *recv_comm, int n, void **data, const size_t *sizes, con
     if (n < 1 || n > NB_NET_MAX_RECVS)
         return -EINVAL;
     pthread_mutex_lock(&c->lock);
-    err = e->err; /* what the peer sent before it closed is here already, or not to come: test tells */
+    err = e->err; /* messages before the peer's close are here already, or will not come: test reports them */
     if (!err && !(r = request_new(e, n)))
         err = -ENOMEM;
     for (int i = 0; i < n && !err; i++) {
@@ -171,7 +171,7 @@ int loopback_iflush(void *recv_comm, int n, void **data, const size_t *sizes, vo
     (void)data;
     (void)sizes;
     (void)mhandles;
-    *request = NULL; /* nothing to wait for */
+    *request = NULL; /* complete at once */
     return 0;
 }
 
@@ -219,7 +219,7 @@ void loopback_hold(void *comm, int hold)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* There is no descriptor to sleep on: 0 where nothing is in flight, else test again. */
+/* There is no descriptor to sleep on. Return 0 without requests in flight, else ask for another test. */
 int loopback_poll_fds(void *comm, int is_send, struct pollfd *fds, int max)
 {
     struct end *e = comm;

@@ -8,8 +8,8 @@
 #include "base/context.h"
 #include "net/transport.h"
 
-/* With the transport of `ops`; NULL: with that which the settings name. 0, to be undone with context_down, or
- * the error of the settings or of the transport. */
+/* Open a context with the transport of `ops`, or with the transport of the settings when `ops` is NULL.
+ * Return 0, to be undone with context_down, or the error of the settings or of the transport. */
 static inline int context_up_with(struct nb_context *ctx, const struct nb_net_ops *ops)
 {
     int err;

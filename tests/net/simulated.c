@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See simulated.h. */
+/* Common parts of simulated networks. See simulated.h. */
 #include "tests/net/simulated.h"
 
 #include <errno.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the simulated networks of nibble-sim and nibble-scale share: lines of messages, lists of what was
- * made, handles and names of nodes, and the functions of a transport's table that do not depend on how a
- * network is simulated. How messages pass is each one's own business: one has payload, faults and what is
- * drawn, the other lengths only, and turns at the links.
+ * Common parts of the simulated networks of nibble-sim and nibble-scale: lines of messages, lists of objects,
+ * handles and names of nodes, and the functions of a transport's table that do not depend on how a network is
+ * simulated. Each network passes messages in its own way: nibble-sim's has payload, faults and random draws,
+ * nibble-scale's has only lengths, and turns at the links.
  *
- * Both are for one thread, and without memory they end the process.
+ * Both are for one thread, and end the process when out of memory.
  */
 #ifndef NIBBLE_TESTS_NET_SIMULATED_H
 #define NIBBLE_TESTS_NET_SIMULATED_H
@@ -15,7 +15,7 @@
 
 #include "net/transport.h"
 
-/* Messages (or others whose first member is a link), first in, first out. Zeroes are an empty line. */
+/* Messages, or other objects whose first member is a link, first in, first out. Zeroes are an empty line. */
 struct simulated_link {
     struct simulated_link *next;
 };
@@ -35,7 +35,7 @@ static inline void simulated_append(struct simulated_line *l, struct simulated_l
     l->n++;
 }
 
-/* The oldest, or NULL. */
+/* Take the oldest. Return NULL from an empty line. */
 static inline void *simulated_take(struct simulated_line *l)
 {
     struct simulated_link *m = l->head;
@@ -49,39 +49,39 @@ static inline void *simulated_take(struct simulated_line *l)
     return m;
 }
 
-/* Connections, or listeners, by number. Zeroes are an empty list; `at` is for free(). */
+/* Connections, or listeners, by number. Zeroes are an empty list. `at` is for free(). */
 struct simulated_list {
     void **at;
     int n, cap;
 };
-/* Append it: its number. */
+/* Append an object and return its number. */
 int simulated_list_add(struct simulated_list *list, void *thing);
 
-/* What is in a transport's handle: a listener, and, from the first call of connect with it on, the
+/* Contents of a transport's handle: a listener, and, from the first call of connect with it on, the
  * connection. */
 struct simulated_handle {
     uint32_t magic; /* SIMULATED_HANDLE */
     int32_t listener;
-    int32_t conn; /* its number + 1; 0: none yet */
+    int32_t conn; /* its number + 1. 0: none yet */
 };
 #define SIMULATED_HANDLE 0x73696d6eu
 void simulated_handle_write(void *handle, const struct simulated_handle *h);
-/* 0, or -EINVAL: it is not one of ours. */
+/* Read a handle. Return 0, or -EINVAL for a foreign handle. */
 int simulated_handle_read(const void *handle, struct simulated_handle *h);
 
-/* A node as its peers call it: its address. */
+/* A node's name for its peers: its address. */
 #define SIMULATED_NAME 24
 void simulated_name(char name[SIMULATED_NAME], int node);
 
-/* For the table: an object of malloc is freed; one device; nothing to flush. */
+/* For the table: fini frees an object of malloc, there is one device, and flush has no work. */
 void simulated_fini(struct nb_net *net);
 int simulated_devices(struct nb_net *net, int *ndev);
 int simulated_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles,
                      void **request);
-/* Properties of that device, whose link sends `bytes_per_s`. */
+/* Fill in the properties of that device, whose link sends `bytes_per_s`. */
 void simulated_properties(struct nb_net_props *props, const char *name, double bytes_per_s);
 
-/* The rest of the table is functions of the including file, named net_. */
+/* The other functions of the table are the including file's, with names that begin with net_. */
 #define SIMULATED_TABLE(name_, early_) \
     { \
         .name = name_, .early = early_, .init = net_init, .fini = simulated_fini, \

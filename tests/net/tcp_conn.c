@@ -29,7 +29,7 @@ START_TEST(device_list)
     ck_assert_str_eq(props.name, "lo");
     ck_assert_str_eq(props.pci_path, "");
     ck_assert_int_eq(props.speed_mbps, 10000);
-    ck_assert_int_eq(props.rate_mbps, 0); /* which is a guess */
+    ck_assert_int_eq(props.rate_mbps, 0); /* the value would be a guess */
     ck_assert_int_eq(props.mem_support, NB_MEM_HOST);
     ck_assert_int_ge(props.max_recvs, 1);
     ck_assert_uint_gt(props.max_bytes, 1u << 30);
@@ -43,10 +43,10 @@ START_TEST(device_list)
 }
 END_TEST
 
-/* What a value of NCCL_SOCKET_IFNAME, with or without a family, finds: whether loopback is among it. */
+/* A value of NCCL_SOCKET_IFNAME, with or without a family, and whether it finds loopback. */
 static const struct {
     const char *ifname, *family;
-    int rc; /* of init; 0: loopback is the first and only device */
+    int rc; /* of init. 0: loopback is the first and only device */
 } names[] = {
     {"lo", "AF_INET", 0},
     {"=lo", NULL, 0},
@@ -65,7 +65,7 @@ START_TEST(interface_names)
     struct nb_net *other;
     int n, rc;
 
-    net_up(NULL, NULL); /* for the logger and the settings; given back before the real try */
+    net_up(NULL, NULL); /* for the logger and the settings. Closed before the real try */
     net_close();
     setenv("NCCL_SOCKET_IFNAME", names[_i].ifname, 1);
     if (names[_i].family)
@@ -96,7 +96,7 @@ START_TEST(no_setting)
     ck_assert_int_eq(net_open(&other), 0);
     ck_assert_int_eq(other->ops->devices(other, &n), 0);
     ck_assert_int_ge(n, 1);
-    /* Loopback only where there is nothing else. */
+    /* Loopback is a device only where it is the only interface. */
     for (int i = 0; i < n && n > 1; i++) {
         ck_assert_int_eq(other->ops->properties(other, i, &props), 0);
         ck_assert_str_ne(props.name, "lo");
@@ -167,7 +167,7 @@ START_TEST(settings_of_sockets)
         int v = 0;
         socklen_t len = sizeof(v);
 
-        /* The kernel doubles what is asked for. */
+        /* The kernel doubles the requested size. */
         getsockopt(s->stream[i].fd, SOL_SOCKET, SO_SNDBUF, &v, &len);
         ck_assert_int_eq(v, 2 * 98304);
         getsockopt(r->stream[i].fd, SOL_SOCKET, SO_RCVBUF, &v, &len);
@@ -190,7 +190,7 @@ START_TEST(several_from_one_listener)
     ck_assert_int_eq(net->ops->listen(net, 0, handle[0], &listen), 0);
     for (int i = 1; i < N; i++)
         memcpy(handle[i], handle[0], sizeof(handle[0]));
-    /* All are connected before any is accepted: connect needs nothing from the other side's calls. */
+    /* All are connected before any is accepted: connect needs no call on the other side. */
     for (int i = 0; i < N; i++) {
         struct nb_net_conn_cfg cfg = {.streams = 1 + i % 4, .traffic_class = 0x20};
         int64_t end = patient_ms() + 5000;
@@ -225,7 +225,7 @@ START_TEST(bad_handles)
     ck_assert_int_eq(net->ops->connect(net, 0, NULL, bad, &send), -EINVAL);
     memset(bad, 0xff, sizeof(bad));
     ck_assert_int_eq(net->ops->connect(net, 0, NULL, bad, &send), -EINVAL);
-    /* A flipped bit anywhere in what is checked; in the state word it is a connect that nobody began. */
+    /* Flip a bit anywhere in the checked part. In the state word it makes a connect that was never begun. */
     for (size_t i = 0; i < 72; i++) {
         if ((i >= 28 && i < 32) || (i >= 60 && i < 64))
             continue; /* unused */
@@ -248,7 +248,7 @@ START_TEST(bad_handles)
 }
 END_TEST
 
-/* As few parts as there can be, which is told by their headers. */
+/* Messages must have as few parts as possible, which their headers show. */
 START_TEST(parts_of_messages)
 {
     static const struct {

@@ -16,7 +16,7 @@
 static struct nb_net *net;
 static const int stream_counts[] = {1, 4};
 
-/* Every call on a failed comm gives the error, at once, and nothing more is logged. */
+/* Check that every call on a failed comm returns the error at once, without another log line. */
 static void check_sticky_send(void *send, int err)
 {
     int warned = warnings();
@@ -57,13 +57,13 @@ START_TEST(too_long)
     sreq = post_send(p.send, buf, 500, 0);
     ck_assert_int_eq(wait_req(rreq, NULL, 5000), -EMSGSIZE);
     ck_assert_int_eq(net->ops->test(rreq, &done, NULL), -EMSGSIZE);
-    /* What was complete before stays complete. */
+    /* A request that was complete before stays complete. */
     ck_assert_int_eq(wait_req(before_r, NULL, 0), 0);
     ck_assert_int_eq(wait_req(before_s, NULL, 0), 0);
     for (int i = 0; i < 500; i++)
         ck_assert_uint_eq(dst[i], 0x77);
     check_sticky_recv(p.recv, -EMSGSIZE);
-    /* The sender had handed it all to the kernel; it learns of it in its next calls. */
+    /* The sender had handed it all to the kernel. It learns of the error in its next calls. */
     rc = wait_req(sreq, NULL, 1000);
     ck_assert_int_eq(rc, 0);
     for (end = patient_ms() + 5000; rc == 0;) {
@@ -136,12 +136,12 @@ START_TEST(damaged_header)
 }
 END_TEST
 
-/* Headers that are well formed but say what no sender says, on a connection made by hand. */
+/* Headers that are well formed but contradict every sender's rules, on a connection made by hand. */
 START_TEST(absurd_headers)
 {
     static const struct nb_tcp_frame bad[] = {
         {.seq = 5000000, .size = 4, .len = 4, .kind = NB_TCP_DATA},    /* far ahead */
-        {.seq = 0xffffffff, .size = 4, .len = 4, .kind = NB_TCP_DATA}, /* the one before the first */
+        {.seq = 0xffffffff, .size = 4, .len = 4, .kind = NB_TCP_DATA}, /* the header before the first */
         {.seq = 0, .tag = EIO, .kind = NB_TCP_ERROR},                  /* wrong direction */
     };
     struct nb_tcp_hello hello = {.version = NB_TCP_WIRE_VERSION, .streams = 1, .conn_id = "hand"};
@@ -172,7 +172,7 @@ START_TEST(absurd_headers)
 }
 END_TEST
 
-/* Parts of one message that disagree or are more than it. */
+/* Parts of one message that disagree, or exceed the message. */
 START_TEST(absurd_parts)
 {
     static const struct nb_tcp_frame second[] = {
@@ -202,8 +202,7 @@ END_TEST
 
 /* ---- a peer in another process ---- */
 
-/* Fork a peer that connects to (send side) the listener and then does `work`; the parent gets its recv
- * comm. */
+/* Fork a peer that connects to the listener as sender and then does `work`. The parent gets its recv comm. */
 static pid_t fork_sender(struct pair *p, int streams, void (*work)(void *send))
 {
     struct nb_net_conn_cfg cfg = {.streams = streams, .traffic_class = -1};
@@ -252,12 +251,12 @@ START_TEST(killed_inside_message)
     void *rreq, *later;
     pid_t pid;
 
-    /* So slow that not all of the message can have come before the peer is dead: 26 s. */
+    /* So slow that part of the message must still be missing when the peer dies: 26 s. */
     net = net_up("NIBBLE_TCP_PACE_MBPS=10", NULL);
     pid = fork_sender(&p, stream_counts[_i], send_half_then_hang);
     rreq = post_recv(p.recv, dst, 32 << 20, 0);
     later = post_recv(p.recv, dst, 1, 0);
-    /* Until some of it is here. */
+    /* Wait until some of it is here. */
     for (end = patient_ms() + 5000; net->ops->wire_bytes(p.recv) < 1000;) {
         ck_assert_int_eq(net->ops->test(rreq, &done, NULL), 0);
         ck_assert_int_lt(patient_ms(), end);
@@ -293,7 +292,7 @@ static void send_one_then_hang(void *send)
         pause();
 }
 
-/* Until the kernel has something for this comm. */
+/* Wait until the kernel has bytes for this comm. */
 static void await_bytes(const struct nb_tcp_recv *r)
 {
     struct pollfd fds[NB_TCP_MAX_STREAMS];
@@ -303,7 +302,8 @@ static void await_bytes(const struct nb_tcp_recv *r)
     ck_assert_int_gt(poll(fds, (nfds_t)r->c.nstreams, 60000), 0);
 }
 
-/* Killed between messages: what it had sent arrives; the next receive fails, with one line. */
+/* The peer is killed between messages: its sent messages arrive, and the next receive fails, with one
+ * line. */
 START_TEST(killed_between)
 {
     char dst[8] = "";
@@ -356,8 +356,8 @@ END_TEST
 
 /* ---- closing ---- */
 
-/* The receiver closes in order without having taken everything: its kernel answers with a reset, but that is
- * no failure, and only who sends more learns of it. */
+/* The receiver closes in order before it has read everything. Its kernel answers with a reset, but that is
+ * not a failure: only a sender that sends more learns of it. */
 START_TEST(close_with_unread)
 {
     int64_t end = patient_ms() + 5000;

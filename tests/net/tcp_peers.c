@@ -67,7 +67,7 @@ START_TEST(version_on_both_sides)
     ck_assert_int_eq(warnings(), 1);
     close(fd);
     net->ops->close_listen(listen);
-    /* We connect to one: it hears us before we give up. */
+    /* Connect to such a peer: it must hear this node before this node gives up. */
     ck_assert_int_eq(net->ops->listen(net, 0, handle, &listen), 0);
     nb_tcp_handle_get(handle, &h);
     h.version++;
@@ -88,7 +88,7 @@ START_TEST(version_on_both_sides)
 }
 END_TEST
 
-/* The transport's time runs ahead by this. */
+/* The transport's clock is ahead by this. */
 static int64_t ahead_ns;
 
 static uint64_t shifted_ns(void *arg)
@@ -135,7 +135,7 @@ START_TEST(late_hello)
 }
 END_TEST
 
-/* Who has seen a hello on the wire, and says it again, is a stranger. */
+/* A node that repeats a hello which it saw on the wire is a stranger. */
 START_TEST(used_hello)
 {
     uint8_t handle[NB_NET_HANDLE_BYTES], b[NB_TCP_HELLO_BYTES];
@@ -174,7 +174,7 @@ START_TEST(used_hello)
 }
 END_TEST
 
-/* Who connects can see that the listener has let go of it, before anything is sent. */
+/* A connecting node must see that the listener has dropped its connection, before it sends a message. */
 START_TEST(lost_before_acceptance)
 {
     struct pair p = {0};
@@ -197,7 +197,7 @@ START_TEST(lost_before_acceptance)
 }
 END_TEST
 
-/* All kinds of strangers at once; a real peer connects among them and works. */
+/* All kinds of strangers come at once. A real peer connects among them and works. */
 START_TEST(strangers)
 {
     enum { SILENT = 300, RANDOM = 60, TOKEN = 30, GONE = 100, HTTP = 20, LORIS = 20, ALL = 530 };
@@ -243,7 +243,7 @@ START_TEST(strangers)
     }
     for (int i = 0; i < SILENT; i++) {
         fd[n++] = raw_connect(handle);
-        if (i % 50 == 0) /* do not let the kernel's queue overflow: that is not what is tested */
+        if (i % 50 == 0) /* keep the kernel's queue from overflowing, which is not under test */
             ck_assert_int_eq(net->ops->accept(p.listen, &p.recv), 0);
     }
     end = patient_ms() + 10000;
@@ -255,9 +255,9 @@ START_TEST(strangers)
     }
     ck_assert_int_eq(((struct nb_tcp_recv *)p.recv)->c.nstreams, 4);
     pair_exchange(&p, 200000);
-    /* Those that were too many for the table, and those that said something wrong, are gone already. */
+    /* Strangers beyond the table's size, and strangers with wrong bytes, are gone already. */
     ck_assert_int_le(open_fds(), fds + n + 128 + 24);
-    /* The rest goes when its time is over, however busily it drips; nothing of it became a connection. */
+    /* The rest goes when its time is over, however busily it drips, without becoming a connection. */
     for (int i = 1; i <= 33; i++) {
         for (int k = 0; k < LORIS; k++)
             (void)!send(fd[loris + k], b + i % 60, 1, MSG_NOSIGNAL);
@@ -276,8 +276,8 @@ START_TEST(strangers)
 }
 END_TEST
 
-/* Peers of a large group all connect at once, and say hello only when they have dialled everyone: more than
- * there are places for sockets without a hello. None of them may be dropped. */
+/* Peers of a large group all connect at once, and send their hello only when they have dialled all nodes.
+ * They are more than the places for sockets without a hello. The listener must keep all of them. */
 START_TEST(crowd)
 {
     enum { N = 300 };
@@ -294,7 +294,7 @@ START_TEST(crowd)
     memcpy(hello.token, h.token, sizeof(hello.token));
     for (int i = 0; i < N; i++)
         fd[i] = raw_connect(handle);
-    /* Looked at, and nobody has said anything yet. */
+    /* The listener has looked, before any peer has sent its hello. */
     ck_assert_int_eq(net->ops->accept(listen, &recv[0]), 0);
     ck_assert_ptr_null(recv[0]);
     for (int i = N; i-- > 0;) {
@@ -320,7 +320,7 @@ START_TEST(crowd)
 }
 END_TEST
 
-/* One of ours that makes a mistake: dropped with a line, and others are not disturbed. */
+/* A peer of this version that makes a mistake is dropped with a line, without disturbing other peers. */
 START_TEST(unfinished_peers)
 {
     uint8_t b[NB_TCP_HELLO_BYTES];
@@ -396,7 +396,7 @@ START_TEST(cycles)
         net = net_up(i % 3 == 1 ? "NIBBLE_TCP_PACE_MBPS=8000" : NULL, NULL);
         pair_open(&p, 1 + i % 4);
         pair_exchange(&p, 10000);
-        /* Never looked at again: a connect that is not finished (nobody answers in TEST-NET-1, or it is
+        /* Objects that the test leaves alone: an unfinished connect (TEST-NET-1 does not answer, or is
          * unreachable at once, which is fine, too), */
         if (i % 10 == 0) {
             struct nb_tcp_handle h;
@@ -415,7 +415,7 @@ START_TEST(cycles)
             ck_assert_int_eq(net->ops->connect(net, 0, NULL, half.handle, &half.send), 0);
             ck_assert_int_lt(patient_ms(), end);
         }
-        /* and one with a stranger and one of three sockets of a connection in its tables. */
+        /* and a listener with a stranger and one of three sockets of a connection in its tables. */
         ck_assert_int_eq(net->ops->listen(net, 0, handle, &listen), 0);
         if (i % 10 == 0) {
             uint8_t b[NB_TCP_HELLO_BYTES];

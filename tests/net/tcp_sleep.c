@@ -16,7 +16,7 @@
 static struct nb_net *net;
 static const int stream_counts[] = {1, 4};
 
-/* sleep_for counts how often it woke up while the other side does nothing yet. */
+/* Until it is set, the other side is idle and sleep_for counts its wake-ups. */
 static atomic_int other_side_moves;
 static unsigned woken;
 
@@ -35,7 +35,7 @@ static void *send_later(void *arg)
     return (void *)(intptr_t)rc;
 }
 
-/* Sleep in poll until the request is done; -ETIME when nothing wakes it for a minute. */
+/* Sleep in poll until the request is done. Return -ETIME without a wake-up for a minute. */
 static int sleep_for(void *comm, int is_send, void *req)
 {
     for (woken = 0;;) {
@@ -74,7 +74,7 @@ START_TEST(poll_wakes_receiver)
 }
 END_TEST
 
-/* Messages already read ahead, or waiting for their tag, must not leave the owner asleep. */
+/* Messages already read ahead, or waiting for their tag, must wake the owner. */
 START_TEST(poll_read_ahead)
 {
     enum { N = 100 };
@@ -143,8 +143,8 @@ END_TEST
 
 /* ---- pace ---- */
 
-/* One message on each of two connections, asleep whenever nothing moves; how long it took, and how often it
- * woke up. */
+/* Move one message on each of two connections, and sleep without progress. Return the time that it took, and
+ * count the wake-ups. */
 static int64_t move_two(struct pair p[2], const uint8_t *src, uint8_t *dst[2], size_t size, unsigned *wakes)
 {
     int64_t begin = now_ms();
@@ -180,9 +180,9 @@ static int64_t move_two(struct pair p[2], const uint8_t *src, uint8_t *dst[2], s
     return now_ms() - begin;
 }
 
-/* Two connections of one device share its rate. Also: a sender that sleeps is woken by the pace. Never faster
- * than 1.3 times the rate, asleep in between; and not much slower than the rate and this machine, with what
- * else it has to do, allow: what it needs without a pace is measured beside. */
+/* Two connections of one device share its rate, and the pace wakes a sender that sleeps. They must not be
+ * faster than 1.3 times the rate, and must sleep in between. They must not be much slower than the rate and
+ * the busy machine allow: the test also measures the time without a pace. */
 START_TEST(pace)
 {
     enum { MBPS = 400, TRIES = 8 };
@@ -205,7 +205,8 @@ START_TEST(pace)
             if (paced)
                 ck_assert_uint_lt(
                     wakes,
-                    4000); /* about 1100 by the pace's steps; 14000 and more for one that never sleeps */
+                    4000); /* about 1100 by the pace's steps. A sender that never sleeps counts 14000 and
+                              more */
             for (int k = 0; k < 2; k++)
                 pair_close(&p[k]);
             net_down();
@@ -227,7 +228,7 @@ static uint64_t standing_still(void *arg)
     return *(uint64_t *)arg;
 }
 
-/* What is urgent leaves although the rate is used up; what is not does not. The clock of the rate stands
+/* Urgent messages leave although the rate is used up, and other messages wait. The clock of the rate stands
  * still. */
 START_TEST(urgent_beside_the_pace)
 {
@@ -262,7 +263,7 @@ START_TEST(urgent_beside_the_pace)
     ck_assert(!done);
     ck_assert_int_eq(net->ops->test(recv_late, &done, NULL), 0);
     ck_assert(!done);
-    /* It counts all the same: the rate is owed what was urgent, too. */
+    /* It counts all the same: urgent bytes use up the rate, too. */
     now += 100 * NB_NS_PER_MS; /* 12500 bytes */
     ck_assert_int_eq(net->ops->test(send_late, &done, NULL), 0);
     ck_assert(!done);
@@ -279,8 +280,8 @@ START_TEST(urgent_beside_the_pace)
 }
 END_TEST
 
-/* What the owner of many connections watches: one descriptor, readable when something comes; none where there
- * are several sockets. */
+/* The owner of many connections watches one descriptor of each, which is readable when messages come. With
+ * several sockets there is no such descriptor. */
 START_TEST(watched)
 {
     static uint8_t data[1000];

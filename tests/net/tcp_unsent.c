@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TCP transport: how much the kernel holds unsent of a connection that wants to know what has left, and sends
- * that wait for others. */
+/* TCP transport: the kernel's limit on unsent bytes, for a connection that needs to know which bytes have
+ * left, and sends that wait for other sends. */
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -18,7 +18,7 @@
 #endif
 
 #define FIRST 262144
-#define SEGMENT 65536 /* the kernel looks at the limit when it begins a new one */
+#define SEGMENT 65536 /* the kernel looks at the limit when it begins a new segment */
 
 static int limit_of(int fd)
 {
@@ -36,7 +36,8 @@ static void open_with(struct pair *p, int lazy, int shallow)
     pair_open_as(p, &cfg);
 }
 
-/* Messages that nobody takes: the kernel has what the peer's has no room for. Then all of them arrive. */
+/* The peer takes no messages: the kernel holds the bytes for which the peer's kernel lacks room. Then all
+ * messages arrive. */
 START_TEST(nobody_reads)
 {
     enum { MESSAGES = 64, BYTES = 1 << 20 };
@@ -52,7 +53,7 @@ START_TEST(nobody_reads)
     fill_bytes(data, BYTES, 7);
     for (int i = 0; i < MESSAGES; i++)
         reqs[i] = post_send(p.send, data, BYTES, 0);
-    for (int i = 0, done = 0; i < 200; i++) { /* until nothing moves */
+    for (int i = 0, done = 0; i < 200; i++) { /* until progress ends */
         ck_assert_int_eq(net->ops->test(reqs[MESSAGES - 1], &done, NULL), 0);
         ck_assert(!done);
         usleep(1000);
@@ -91,7 +92,7 @@ START_TEST(only_where_it_is_wanted)
 }
 END_TEST
 
-/* The time, as the transport is told it. */
+/* The time that the transport gets. */
 static int64_t now_ns = 1000000000;
 
 /* Longer than the period over which a stream's speed is measured. */
@@ -107,7 +108,7 @@ START_TEST(follows_the_speed)
 
     nb_tcp_unsent_start(&u, fd);
     ck_assert_int_eq(limit_of(fd), FIRST);
-    nb_tcp_unsent_wrote(&u, fd, 1000000000, 0, now_ns); /* it was not full: that says nothing */
+    nb_tcp_unsent_wrote(&u, fd, 1000000000, 0, now_ns); /* it was not full: that proves no speed */
     wait_period();
     nb_tcp_unsent_wrote(&u, fd, 1000, 1, now_ns);
     ck_assert_int_eq(limit_of(fd), FIRST);
@@ -120,7 +121,7 @@ START_TEST(follows_the_speed)
     first = limit_of(fd);
     ck_assert_int_gt(first, FIRST);
     wait_period();
-    nb_tcp_unsent_wrote(&u, fd, 0, 1, now_ns); /* the peer took nothing: that is not the link */
+    nb_tcp_unsent_wrote(&u, fd, 0, 1, now_ns); /* the peer took no bytes: that is not the link's speed */
     ck_assert_int_eq(limit_of(fd), first);
     wait_period();
     wait_period();
@@ -132,7 +133,7 @@ START_TEST(follows_the_speed)
     nb_tcp_unsent_wrote(&u, fd, 1000, 1, now_ns);
     ck_assert_int_eq(limit_of(fd), 65536);
     wait_period();
-    nb_tcp_unsent_idle(&u); /* it had nothing to send: what comes now begins anew */
+    nb_tcp_unsent_idle(&u); /* the stream was idle: the next bytes begin a new measurement */
     nb_tcp_unsent_wrote(&u, fd, 1000, 1, now_ns);
     ck_assert_int_eq(limit_of(fd), 65536);
     wait_period();
@@ -145,7 +146,7 @@ START_TEST(follows_the_speed)
 }
 END_TEST
 
-/* Nothing moves before a send is tested; then all does. */
+/* Messages wait until a send is tested, and then all go. */
 START_TEST(lazy)
 {
     enum { MESSAGES = 10, BYTES = 1000 };

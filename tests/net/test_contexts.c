@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two contexts in one process, each with a TCP transport of its own: settings, devices, clocks and
- * connections. */
+/* Two contexts in one process, each with its own TCP transport: settings, devices, clocks and connections. */
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -94,7 +93,7 @@ START_TEST(settings_of_their_own)
     close_both(&there);
     close_both(&back);
     nb_net_close(&node[0]);
-    connect_to(&there, 1, 1); /* the other one lives on */
+    connect_to(&there, 1, 1); /* the other transport lives on */
     carry(&there);
     close_both(&there);
     nb_net_close(&node[1]);
@@ -135,7 +134,8 @@ static uint64_t told(void *arg)
     return told_ns;
 }
 
-/* Time limits follow the context's clock: here it stands, and then leaps past NIBBLE_CONNECT_TIMEOUT. */
+/* Time limits follow the context's clock. Here the clock stands, and then leaps past
+ * NIBBLE_CONNECT_TIMEOUT. */
 START_TEST(a_clock_of_its_own)
 {
     uint8_t handle[NB_NET_HANDLE_BYTES];

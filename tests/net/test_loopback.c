@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A transport that is no part of the plugin, behind everything that stands on transports: what docs/adding.md
- * promises. Two contexts are two nodes here; neither knows of the other.
+ * A transport outside the plugin, behind everything that stands on transports: the promises of
+ * docs/adding.md. Two contexts are two nodes here, each unaware of the other.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -55,7 +55,7 @@ static void pair_open(struct pair *p)
     memset(p, 0, sizeof(*p));
     ck_assert_int_eq(to->ops->listen(to, 1, p->handle, &p->listen), 0);
     ck_assert_int_eq(to->ops->accept(p->listen, &p->recv), 0);
-    ck_assert_ptr_null(p->recv); /* nobody has connected */
+    ck_assert_ptr_null(p->recv); /* no node has connected */
     ck_assert_int_eq(from->ops->connect(from, 0, NULL, p->handle, &p->send), 0);
     ck_assert_ptr_nonnull(p->send);
     ck_assert_int_eq(to->ops->accept(p->listen, &p->recv), 0);
@@ -87,7 +87,7 @@ static void *take(struct pair *p, void *data, size_t size, int tag)
     return req;
 }
 
-/* Whether a request is done, or its error. */
+/* Return whether a request is done, or its error. */
 static int tested(void *req, size_t *sizes)
 {
     int done = -1, err = ops->test(req, &done, sizes);
@@ -119,7 +119,7 @@ START_TEST(devices)
 }
 END_TEST
 
-/* Whichever comes first, send or receive; of any size; matched by tag, and in order among those of a tag. */
+/* Send or receive first, of any size. They match by tag, and in order within a tag. */
 START_TEST(messages)
 {
     static uint8_t big[1 << 20], got[1 << 20];
@@ -183,7 +183,7 @@ START_TEST(grouped_receives)
         caps[i] = 4;
     }
     ck_assert_int_eq(ops->irecv(p.recv, NB_NET_MAX_RECVS + 1, data, caps, tags, NULL, &group), -EINVAL);
-    for (int i = 0; i < 3; i++) /* some before the group, the others after it */
+    for (int i = 0; i < 3; i++) /* some before the group, the rest after it */
         sent[i] = post(&p, &"abcdefgh"[i], 1, tags[i]);
     ck_assert_int_eq(ops->irecv(p.recv, NB_NET_MAX_RECVS, data, caps, tags, NULL, &group), 0);
     for (int i = NB_NET_MAX_RECVS - 1; i >= 3; i--) {
@@ -216,13 +216,14 @@ START_TEST(too_long)
         ck_assert_int_eq(tested(r, NULL), -EMSGSIZE);
         ck_assert_int_eq(tested(s, NULL), -EMSGSIZE);
     }
-    ck_assert_int_eq(tested(before, NULL), 1); /* what completed before the error still says so */
+    ck_assert_int_eq(tested(before, NULL), 1); /* a request that completed before the error still tests
+                                                  done */
     ck_assert_int_eq(capture_warnings, 1);
     pair_close(&p);
 }
 END_TEST
 
-/* Either end may close first, with or without requests in flight; the other learns of it. */
+/* Either end may close first, with or without requests in flight, and the other end learns of it. */
 START_TEST(closing)
 {
     struct pair p;
@@ -234,10 +235,10 @@ START_TEST(closing)
     r = take(&p, to, 4, 0);
     ck_assert_int_eq(tested(s, NULL), 1);
     ck_assert_int_eq(ops->close_send(p.send), 0);
-    ck_assert_int_eq(tested(r, NULL), 1); /* what had been sent is there */
+    ck_assert_int_eq(tested(r, NULL), 1); /* sent messages have arrived */
     r = take(&p, to, 4, 0);
     ck_assert_int_eq(tested(r, NULL), -ECONNRESET);
-    ck_assert_int_eq(capture_warnings, 0); /* a graceful shutdown is no failure of the transport's */
+    ck_assert_int_eq(capture_warnings, 0); /* a graceful shutdown is not a failure of the transport */
     ck_assert_int_eq(ops->close_recv(p.recv), 0);
     ck_assert_int_eq(ops->close_listen(p.listen), 0);
 
@@ -249,7 +250,7 @@ START_TEST(closing)
     ck_assert_ptr_null(req);
     ck_assert_int_eq(ops->close_send(p.send), 0);
 
-    /* Never accepted, and nobody listens any more. */
+    /* The connection was never accepted, and the listener is gone. */
     ck_assert_int_eq(node[0].net->ops->connect(node[0].net, 0, NULL, p.handle, &p.send), 0);
     s = post(&p, "abc", 3, 0);
     ck_assert_int_eq(ops->close_listen(p.listen), 0);

@@ -25,7 +25,7 @@ void (*net_after)(void);
 const char *const *net_settings;
 
 static struct nb_context context;
-static struct nb_net *net; /* context.net; NULL: closed */
+static struct nb_net *net; /* context.net. NULL: closed */
 static char *set_names[16];
 static int nset;
 
@@ -199,9 +199,9 @@ int64_t now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* The time for which this thread has looked in vain, for limits: what lies between two looks counts for
- * little, so that a machine that stands still, or has no time for this process, is not taken for a transport
- * that does nothing. */
+/* Return the time for which this thread has looked in vain, for limits. Time between two looks counts for
+ * little. So a machine that stands still, or has no time for this process, does not look like an idle
+ * transport. */
 int64_t patient_ms(void)
 {
     enum { MOST_APART_MS = 20 };

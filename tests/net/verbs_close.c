@@ -16,15 +16,15 @@
 
 #define SIZE 5000
 #define IN_TIME_MS 2000
-#define NO_WAIT_MS 900 /* less than the transport waits, where it does, for its peer's last data */
+#define NO_WAIT_MS 900 /* less than the transport's wait, where it waits, for its peer's last data */
 
 static struct nb_net *net;
 static uint8_t src[SIZE], dst[SIZE];
 
 /* ---- closing ---- */
 
-/* Requests under way on both sides; the sender or the receiver closes. The other learns of it without a
- * warning. Returns how long closing took. */
+/* Close the sender or the receiver with requests in flight on both sides. The other side must learn of it
+ * without a warning. Return the time that closing took. */
 static int64_t close_with_unfinished(bool sender)
 {
     void *r[3], *s[3];
@@ -49,7 +49,7 @@ static int64_t close_with_unfinished(bool sender)
         failed_send(net, p.send, -ECONNRESET);
     }
     ck_assert_int_eq(warnings(), 0);
-    /* What the closed side had registered goes with the last comm of the adapter. */
+    /* The closed side's registrations go with the last comm of the adapter. */
     ck_assert_int_eq(sender ? net->ops->close_recv(p.recv) : net->ops->close_send(p.send), 0);
     ck_assert_int_eq(net->ops->close_listen(p.listen), 0);
     net_down();
@@ -60,15 +60,15 @@ START_TEST(close_unfinished)
 {
     int64_t took = NO_WAIT_MS;
 
-    /* Of several times one at least, since others may run on this processor in between. */
+    /* One of several tries must be fast, since other processes may run on this processor in between. */
     for (int i = 0; i < 10 && took >= NO_WAIT_MS; i++)
         took = close_with_unfinished(_i == 0);
     ck_assert_int_lt(took, NO_WAIT_MS);
 }
 END_TEST
 
-/* A receiver that leaves gives back the memory of its receives first, and may take long until it has closed:
- * what the sender writes meanwhile is refused by the adapter, but that is no failure. */
+/* A receiver that leaves gives back the memory of its receives first, and may then take long to close. The
+ * adapter refuses the sender's writes meanwhile, which is not a failure. */
 START_TEST(leave)
 {
     void *handle, *r = NULL, *s, *data = dst;
@@ -95,7 +95,7 @@ START_TEST(leave)
 }
 END_TEST
 
-/* Complete sends arrive, whoever closes and whenever the receiver looks. */
+/* Complete sends arrive, whichever side closes and whenever the receiver looks. */
 START_TEST(close_drains)
 {
     void *r[8], *s[8];
@@ -167,7 +167,7 @@ START_TEST(peer_dies)
     pair_open(&p, 1);
     r = post_recv(p.recv, dst, SIZE, 0);
     s = post_send(p.send, src, SIZE, 5);
-    /* What the kernel does for a process that ends. */
+    /* Do as the kernel does for a process that ends. */
     shutdown(((struct nb_verbs_comm *)(_i ? p.recv : p.send))->fd, SHUT_RDWR);
     if (_i)
         ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), -ECONNRESET);
@@ -239,8 +239,7 @@ struct sleeper {
     int messages, late, rc;
 };
 
-/* Sleeps on the comm's descriptors whenever there is nothing to do; a wake-up that never comes ends after 3 s
- * and is counted. */
+/* Sleep on the comm's descriptors without work. A missing wake-up ends after 3 s and is counted. */
 static void *sleep_and_move(void *arg)
 {
     struct sleeper *s = arg;
@@ -289,7 +288,8 @@ START_TEST(sleeping)
 }
 END_TEST
 
-/* Nothing under way: nothing to wait for. Waiting: no descriptor is ready. Something happens: one is. */
+/* Without requests in flight there is no wait. With waiting requests the descriptors are idle. An event makes
+ * one of them ready. */
 START_TEST(descriptors)
 {
     struct pollfd fds[3];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Verbs transport, over the fake stack: the data tests in each way that messages are cut, cleared and
- * delivered. */
+/* Verbs transport, over the fake stack: the data tests in each way of cutting, clearing and delivering
+ * messages. */
 #include <check.h>
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@ static struct {
     const char *name;
     const char *settings[4]; /* ends with NULL */
     bool shuffle;
-    int depth;        /* of the adapter's queues; 0: long */
+    int depth;        /* of the adapter's queues. 0: long */
     uint32_t max_msg; /* 0: 1 GiB */
 } modes[] = {
     {.name = "verbs"},

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Verbs transport, over the fake stack: which devices there are, what they can do, and what NIBBLE_NET=auto
- * takes. */
+/* Verbs transport, over the fake stack: its devices, their properties, and the choice of NIBBLE_NET=auto. */
 #include <check.h>
 #include <errno.h>
 #include <stdio.h>
@@ -16,7 +15,7 @@
 
 static struct nb_net *net;
 
-/* "name:port name:port ..." of all devices. */
+/* Return "name:port name:port ..." of all devices. */
 static const char *names(void)
 {
     static char text[512];
@@ -101,9 +100,9 @@ START_TEST(gpu_memory)
 }
 END_TEST
 
-/* ---- which ones ---- */
+/* ---- selection ---- */
 
-/* Four adapters; the last has two ports. */
+/* Make four adapters. The last has two ports. */
 static void four(void)
 {
     static const char *const name[] = {"mlx5_0", "mlx5_1", "mlx5_10", "bnxt_re0"};
@@ -144,7 +143,7 @@ START_TEST(filter)
 }
 END_TEST
 
-/* Ports that are down: left out, unless they are named exactly, as what all nodes have. */
+/* Ports that are down are left out, unless the setting names them exactly, as ports that all nodes have. */
 START_TEST(down_ports)
 {
     four();
@@ -156,7 +155,7 @@ START_TEST(down_ports)
 }
 END_TEST
 
-/* By bus number, whatever the library's order; those without a place come last. */
+/* Devices come by bus number, in any order of the library. Devices without a place come last. */
 START_TEST(pci_order)
 {
     static const char *const pci[] = {"/sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0", NULL,
@@ -173,7 +172,7 @@ START_TEST(pci_order)
 }
 END_TEST
 
-/* Two functions and a virtual function of one card share a place, and get ports of their own there. */
+/* Two functions and a virtual function of one card share a place, and get their own ports there. */
 START_TEST(one_card)
 {
     static const char *const pci[] = {"/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0",
@@ -199,7 +198,7 @@ START_TEST(one_card)
 }
 END_TEST
 
-/* One adapter that cannot be opened, or asked, does not cost the others. */
+/* One adapter that cannot be opened, or queried, leaves the other adapters usable. */
 START_TEST(broken_adapter)
 {
     static const char *const calls[] = {"open_device", "query_device", "query_port"};
@@ -280,7 +279,7 @@ START_TEST(dmabuf)
     ck_assert_int_eq(net->ops->reg_mr_dmabuf(p.recv, memory, 5000, NB_MEM_CUDA, 0, -1, &m), -EINVAL);
     pair_close(&p);
     net_down();
-    /* A driver without it. */
+    /* A driver without DMA-BUF. */
     fake.dmabuf = false;
     net = net_up(NULL, NULL);
     pair_open(&p, 1);
@@ -323,7 +322,7 @@ static const struct {
     {WORKS, NULL, false, NULL},
 };
 
-/* One line that says what and why, and the job runs on. */
+/* One line must say the choice and its reason, and the job runs on. */
 START_TEST(automatic)
 {
     struct nb_net *other;
@@ -350,7 +349,7 @@ START_TEST(automatic)
     net_down();
     if (w == WORKS)
         return;
-    /* Asked for by name, it is an error with the same reason. */
+    /* When the setting names it, it is an error with the same reason. */
     setenv("NIBBLE_NET", "verbs", 1);
     if (worlds[_i].setting) {
         char *s = strdup(worlds[_i].setting), *eq = strchr(s, '=');
@@ -366,7 +365,7 @@ START_TEST(automatic)
 }
 END_TEST
 
-/* NCCL_IBVERBS_LIB is tried first, and the usual names after it. */
+/* The transport tries NCCL_IBVERBS_LIB first, and the usual names after it. */
 START_TEST(library_name)
 {
     fake_end();
@@ -384,7 +383,7 @@ START_TEST(library_name)
 }
 END_TEST
 
-/* Whatever this machine has: taken, or left with a reason, and the same again. */
+/* Any adapters of this machine must be taken, or left with a reason, and the same a second time. */
 START_TEST(this_machine)
 {
     fake_end();
@@ -401,7 +400,7 @@ START_TEST(this_machine)
 }
 END_TEST
 
-/* Each context has adapters, settings and registrations of its own. */
+/* Each context has its own adapters, settings and registrations. */
 START_TEST(two_contexts)
 {
     struct nb_params params = *nb_params_defaults();
@@ -444,7 +443,7 @@ START_TEST(two_contexts)
     ck_assert_int_eq(ops->close_listen(listen), 0);
     nb_net_close(&second);
     ck_assert_int_eq(fake_counts().contexts, contexts);
-    pair_open(&p, 1); /* the first one lives on */
+    pair_open(&p, 1); /* the first transport lives on */
     pair_close(&p);
     ck_assert_int_eq(warnings(), 0);
     net_down();

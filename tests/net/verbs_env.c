@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Verbs transport, over the fake stack: what each of NCCL's variables changes in the verbs calls. All that
- * the transport honours, with the test that shows its effect (here, in verbs_dev.c: D, or in verbs_gid.c: G);
- * bad_value has each but the names of files and adapters.
+ * Verbs transport, over the fake stack: the effect of each of NCCL's variables on the verbs calls. The list
+ * has all variables that the transport honours, with the test that shows the effect (here, in verbs_dev.c: D,
+ * or in verbs_gid.c: G). bad_value has each except names of files and adapters.
  *   NCCL_IB_ADAPTIVE_ROUTING    adaptive_routing     NCCL_IB_PKEY                    pkey
  *   NCCL_IB_ADDR_FAMILY         roce_gid (G)         NCCL_IB_QPS_PER_CONNECTION      queue_pairs
  *   NCCL_IB_ADDR_RANGE          roce_gid (G)         NCCL_IB_QUERY_PORT_SPEED        speeds (D)
@@ -34,7 +34,7 @@
 static struct nb_net *net;
 static uint8_t dst[SIZE];
 
-/* A connection made with one more setting, and closed. */
+/* Make a connection with one more setting, and close it. */
 static void connect_once(const char *setting, int traffic_class)
 {
     struct nb_net_conn_cfg cfg = {.traffic_class = traffic_class};
@@ -161,7 +161,7 @@ START_TEST(queue_pairs)
 }
 END_TEST
 
-/* Address resolution that takes its time: tried again, so often, and only for what it is meant for. */
+/* Slow address resolution is tried again, as often as the setting says, and only for its own error. */
 START_TEST(modify_retries)
 {
     static const struct {
@@ -199,7 +199,7 @@ START_TEST(modify_retries)
 }
 END_TEST
 
-/* How long connecting takes with this setting when `tries` calls fail. */
+/* Return the time that connecting takes with this setting when `tries` calls fail. */
 static int64_t connect_retrying(const char *setting, int tries)
 {
     int64_t begin, took;
@@ -216,8 +216,8 @@ static int64_t connect_retrying(const char *setting, int tries)
     return took;
 }
 
-/* The wait grows with each try: the setting once, twice, ... Never less, and of several times once not much
- * more, since others may run on this processor. */
+/* The wait grows with each try: the setting once, twice, ... It must never be shorter. In one of several runs
+ * it must not be much longer, since other processes may run on this processor. */
 START_TEST(modify_sleep)
 {
     static const struct {
@@ -252,7 +252,7 @@ START_TEST(whole_or_split)
     for (int k = 0; k < 4; k++)
         to = exchange(&p, SIZE);
     if (_i) {
-        /* 4 clears; 4 times 4 pieces, which begin at multiples of 128 bytes */
+        /* 4 clears, and 4 times 4 pieces, which begin at multiples of 128 bytes */
         ck_assert_int_eq(fake_logged(FAKE_POST, -1), 4 + 16);
         for (int k = 0; k < 5; k++) {
             const struct fake_entry *e = fake_log(FAKE_POST, -1, k);
@@ -263,7 +263,7 @@ START_TEST(whole_or_split)
                 ck_assert_uint_ne(e->qpn, fake_log(FAKE_POST, -1, k - 1)->qpn);
         }
     } else {
-        /* each message on one queue pair, another one each time */
+        /* each message on one queue pair, the next message on the next */
         ck_assert_int_eq(fake_logged(FAKE_POST, -1), 4 + 4);
         for (int k = 1; k < 8; k += 2) {
             ck_assert_uint_eq(fake_log(FAKE_POST, -1, k)->bytes, SIZE);
@@ -301,7 +301,7 @@ START_TEST(adaptive_routing)
     pair_open(&p, 1);
     fake_forget();
     exchange(&p, adaptive[_i].size);
-    /* The data first, without an immediate; then one that carries only the length. */
+    /* The data comes first, without an immediate. A write with only the length follows. */
     ck_assert_int_eq(fake_logged(FAKE_POST, IBV_WR_RDMA_WRITE), adaptive[_i].writes);
     ck_assert_int_eq(fake_logged(FAKE_POST, IBV_WR_RDMA_WRITE_WITH_IMM), 2);
     ck_assert_uint_eq(fake_log(FAKE_POST, IBV_WR_RDMA_WRITE_WITH_IMM, 1)->bytes,
@@ -346,7 +346,7 @@ START_TEST(relaxed_ordering)
 }
 END_TEST
 
-/* GPU memory is flushed by a read of this adapter's own, unless switched off; host memory never is. */
+/* A read of this adapter itself flushes GPU memory, unless switched off. Host memory is never flushed. */
 START_TEST(flush)
 {
     size_t size = SIZE;
@@ -404,7 +404,7 @@ START_TEST(return_async_events)
     fake_event(0, _i ? IBV_EVENT_DEVICE_FATAL : IBV_EVENT_QP_FATAL, 0);
     ck_assert_int_eq(wait_req(post_recv(p.recv, dst, SIZE, 9), NULL, 50), -ETIME);
     exchange(&p, 1000);
-    ck_assert_int_eq(warnings(), 1); /* said, and no more */
+    ck_assert_int_eq(warnings(), 1); /* logged, without a failure */
     pair_close(&p);
     net_down();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Verbs transport, over the fake stack: every fault is an error that names peer and cause, on both sides, in
- * time; and nothing is left behind. */
+ * time, and without leaving anything behind. */
 #include <check.h>
 #include <errno.h>
 #include <poll.h>
@@ -29,7 +29,7 @@ static const enum ibv_wc_status statuses[] = {
 };
 enum { STATUSES = sizeof(statuses) / sizeof(statuses[0]) };
 
-/* The side that saw it tells everything, the other what it was told. */
+/* Check that the side that saw the fault logs everything, and the other side the peer's message. */
 static void check_report(enum ibv_wc_status status, const char *from)
 {
     const char *line = logged(nb_verbs_status_name(status));
@@ -89,7 +89,7 @@ START_TEST(clear_status)
 }
 END_TEST
 
-/* What the receiver's adapter reports about a message that came in. */
+/* The receiver's adapter reports an error of an incoming message. */
 START_TEST(receive_status)
 {
     int err = nb_verbs_status_errno(statuses[_i]);
@@ -113,7 +113,7 @@ START_TEST(receive_status)
 }
 END_TEST
 
-/* A request that was complete before an error still tests done; sizes included. */
+/* A request that was complete before an error still tests done, with its sizes. */
 START_TEST(done_before)
 {
     size_t got = 0;
@@ -166,7 +166,7 @@ START_TEST(call_fails)
     if (posts[_i].sender && strcmp(posts[_i].call, "req_notify_cq") != 0)
         ck_assert_int_eq(net->ops->irecv(p.recv, 1, &data, &size, &tag, &handle, &r), 0);
     if (strcmp(posts[_i].call, "post_recv") == 0 && !posts[_i].sender) {
-        /* It is the receiver that posts the next one, once it has seen the message. */
+        /* The receiver posts the next request, once it has seen the message. */
         ck_assert_int_eq(net->ops->irecv(p.recv, 1, &data, &size, &tag, &handle, &r), 0);
         s = post_send(p.send, src, SIZE, 0);
         ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), 0);
@@ -194,7 +194,7 @@ END_TEST
 
 /* ---- connecting ---- */
 
-/* Both sides until each has a comm or an error. */
+/* Drive both sides until each has a comm or an error. */
 static void connect_both(struct pair *p, int *send_rc, int *recv_rc)
 {
     int64_t end = patient_ms() + 5000;
@@ -208,7 +208,7 @@ static void connect_both(struct pair *p, int *send_rc, int *recv_rc)
         if (!p->recv && !*recv_rc)
             *recv_rc = net->ops->accept(p->listen, &p->recv);
         if ((*send_rc && !p->recv) || patient_ms() > end)
-            break; /* accept has nobody to wait for any more */
+            break; /* accept has no peer left to wait for */
     }
 }
 
@@ -224,7 +224,7 @@ static const struct {
     {"post_recv", 1},
 };
 
-/* The one on which it fails says with whom and why, the other that the peer refuses. */
+/* The failing side must log the peer and the reason, the other side that the peer refuses. */
 START_TEST(connect_fails)
 {
     int fds = open_fds(), send_rc, recv_rc;
@@ -249,7 +249,7 @@ START_TEST(connect_fails)
 }
 END_TEST
 
-/* The kernel has to ask for the peer's address first. */
+/* The kernel must ask for the peer's address first. */
 START_TEST(address_not_resolved)
 {
     struct pair p;
@@ -318,7 +318,7 @@ START_TEST(other_network)
 }
 END_TEST
 
-/* A port that goes down after init, or is down and counts because it is named. */
+/* A port that goes down after init, or is down and counts because the setting names it. */
 START_TEST(connect_over_down_port)
 {
     int send_rc, recv_rc, n = 0;
@@ -359,7 +359,7 @@ START_TEST(nobody_accepts)
 }
 END_TEST
 
-/* Given up half-way, by the caller or with the transport. */
+/* A connect is given up half-way, by the caller or with the transport. */
 START_TEST(abandoned)
 {
     int fds = open_fds();
@@ -397,7 +397,7 @@ START_TEST(registration)
     ck_assert_ptr_null(m);
     has(last_warning(), "ulimit -l");
     has(last_warning(), "fake0");
-    /* Nothing is spoilt by it. */
+    /* The connection still works. */
     ck_assert_int_eq(net->ops->reg_mr(p.send, src, SIZE, NB_MEM_HOST, &m), 0);
     ck_assert_int_eq(net->ops->dereg_mr(p.send, m), 0);
     ck_assert_int_eq(net->ops->dereg_mr(p.send, m), -EINVAL);
@@ -453,7 +453,7 @@ START_TEST(fatal_event)
         failed_send(net, q.send, -EIO);
         failed_send(net, p.send, -EIO);
     } else {
-        /* Others go on; the peer is told. */
+        /* Other connections go on, and the peer hears of it. */
         s = post_send(q.send, src, SIZE, 0);
         ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), 0);
         ck_assert_int_eq(wait_req(rq, NULL, IN_TIME_MS), 0);

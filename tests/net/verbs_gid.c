@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Verbs transport, over the fake stack: by which address a connection finds its peer: GIDs over Ethernet,
+/* Verbs transport, over the fake stack: the address by which a connection finds its peer: GIDs over Ethernet,
  * LIDs over InfiniBand. */
 #include <check.h>
 #include <errno.h>
@@ -29,7 +29,7 @@ static void ip6(union ibv_gid *g, int first, int second, int last)
     g->raw[15] = (uint8_t)last;
 }
 
-/* 0, 1: fe80 v1, v2; 2, 3: 10.77.0.1 v1, v2; 4: 192.168.3.1 v2; 5: fd00::1 v2 */
+/* 0, 1: fe80 v1, v2. 2, 3: 10.77.0.1 v1, v2. 4: 192.168.3.1 v2. 5: fd00::1 v2 */
 static const struct {
     const char *a, *b, *c;
     int index;
@@ -66,7 +66,7 @@ START_TEST(roce_gid)
 }
 END_TEST
 
-/* A container's kernel refuses the types of indices that are not its own. */
+/* A container's kernel refuses the types of indices outside the container. */
 START_TEST(hidden_gid)
 {
     struct pair p;
@@ -97,8 +97,8 @@ START_TEST(gid_out_of_table)
 }
 END_TEST
 
-/* InfiniBand: by LID within a subnet; with a global header where the port asks for it or the subnets differ;
- * by the routable LID (FLID) where there is one. */
+/* InfiniBand: by LID within a subnet, with a global header where the port asks for it or the subnets differ,
+ * and by the routable LID (FLID) where there is one. */
 START_TEST(infiniband)
 {
     struct fake_port *port = &fake.device[0].port[0];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of the verbs transport over the fake stack share. */
+/* Functions that the tests of the verbs transport over the fake stack share. */
 #include "verbs_util.h"
 
 #include <check.h>
@@ -39,7 +39,7 @@ void has(const char *line, const char *text)
     ck_assert_msg(line && strstr(line, text), "no \"%s\" in: %s", text, line ? line : "(nothing)");
 }
 
-/* At once: of several calls one at least, since others may run on this processor in between. */
+/* At once: one of several calls must be fast, since other processes may run on this processor in between. */
 void failed_send(struct nb_net *net, void *comm, int err)
 {
     void *req = NULL, *handle = mh(comm, buffer, sizeof(buffer));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What two ends of a verbs connection tell each other: there and back, and no field taken that cannot be. */
+/* The messages with which two ends of a verbs connection introduce themselves: there and back, and every
+ * impossible field refused. */
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -51,7 +52,7 @@ START_TEST(meta)
     ck_assert_int_eq(bytes[20], 0xcd);
     ck_assert_int_eq(bytes[28], 0x78);
     ck_assert_int_eq(bytes[192], 1);
-    /* A refusal needs nothing but its reason. */
+    /* A refusal needs only its reason. */
     a = (struct nb_verbs_meta){.version = NB_VERBS_WIRE_VERSION, .error = ENOMEM, .reason = "no\nmemory"};
     nb_verbs_meta_put(bytes, &a);
     ck_assert_int_eq(nb_verbs_meta_get(bytes, &b), 0);
@@ -60,7 +61,7 @@ START_TEST(meta)
 }
 END_TEST
 
-/* Byte, its value, what is said about it. */
+/* Byte, its value, and the reason that the parser gives. */
 static const struct {
     int at, value, rc;
 } bad_meta[] = {
@@ -97,7 +98,7 @@ START_TEST(control)
     ck_assert_int_eq(nb_verbs_control_get(bytes, &b), 0);
     ck_assert_int_eq(b.error, EIO);
     ck_assert_uint_eq(strlen(b.reason), sizeof(b.reason) - 1);
-    bytes[8] = 0; /* an error without one */
+    bytes[8] = 0; /* an ERROR message without an error */
     ck_assert_int_eq(nb_verbs_control_get(bytes, &b), -EPROTO);
     bytes[8] = 5;
     bytes[4] = 9; /* a kind that does not exist */
@@ -155,7 +156,7 @@ START_TEST(immediates)
 }
 END_TEST
 
-/* Bytes of any origin: refused, or fields inside their ranges. (The sanitizers watch the reading.) */
+/* Bytes of any origin are refused, or give fields inside their ranges. The sanitizers watch the reading. */
 START_TEST(random_bytes)
 {
     uint8_t *bytes = malloc(NB_VERBS_META_BYTES);
