@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See abi_calls.h. */
+/* The calls and their arguments. See abi_calls.h. */
 #include "abi_calls.h"
 
 #include <errno.h>
@@ -14,20 +14,20 @@
 #define SLOT 24576u         /* bytes of a window at most */
 #define REGION (16u * SLOT) /* NCCL's buffer: 8 slots to send, 8 to receive */
 #define REQUESTS 40u
-#define TURNS 64u /* after which nothing that moves is left of a call */
+#define TURNS 64u /* rounds of both engines that finish all work of a call */
 
 struct cluster abi_cluster;
-static bool threads; /* drive the engines; else cluster_turn does */
+static bool threads; /* threads drive the engines, else cluster_turn does */
 
 static struct caller {
     uint8_t *region;
     void *mhandle[4];
     struct {
         void *request;
-        bool ended; /* and was tested so: NCCL would not test it again */
+        bool ended; /* a test reported its end: NCCL would not test it again */
     } request[REQUESTS];
     unsigned posted;
-    bool stopped; /* its requests are not to be touched: the communicator is closed */
+    bool stopped; /* its requests must stay untouched: the communicator is closed */
 } caller[ABI_NODES];
 
 static void quiet(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt,
@@ -36,7 +36,7 @@ static void quiet(ncclDebugLogLevel level, unsigned long flags, const char *file
     (void)level, (void)flags, (void)file, (void)line, (void)fmt;
 }
 
-/* What moves without a call goes on. */
+/* Run the work that goes on between calls. */
 static void turn(void)
 {
     if (threads)
@@ -57,7 +57,7 @@ static size_t take_size(struct fuzz_input *in)
     return sizes[fuzz_take(in, 1) % NSIZES];
 }
 
-/* A size that is true of the memory at a slot's beginning. */
+/* Return a size that the memory from a slot's beginning has. */
 static size_t true_size(size_t size)
 {
     return size > SLOT ? SLOT : size;
@@ -94,7 +94,7 @@ static void note(int node, ncclResult_t res, void *request)
     w->request[w->posted++].ended = false;
 }
 
-/* One window. `sane`: as NCCL posts it, on a boundary of the type. */
+/* Post one window. `sane`: as NCCL posts it, on a boundary of the type. */
 static void post(struct fuzz_input *in, int node, unsigned which, bool sane)
 {
     struct nb_coll_comm *comm = abi_cluster.node[node].comm;
@@ -117,7 +117,8 @@ static void post(struct fuzz_input *in, int node, unsigned which, bool sane)
                                                         NULL, &request);
     } else {
         const unsigned odd = (unsigned)fuzz_take(in, 1);
-        /* What is beyond the memory has to be refused, so it has to be beyond what is accepted. */
+        /* The plugin must refuse sizes beyond the memory, so they must be beyond the sizes that it
+         * accepts. */
         const size_t claimed = a > SLOT ? ((size_t)1 << 61) : a;
         ncclNetSGE_v9_t part = {.mhandle = NULL,
                                 .address = odd & 1      ? NULL
@@ -208,7 +209,7 @@ void abi_close_one(int node)
         return;
     if (threads) {
         FUZZ_CHECK(nb_api_coll_close(n->comm) == ncclSuccess);
-    } else { /* the table's call blocks, and needs somebody who drives the other node meanwhile */
+    } else { /* the table's call blocks, and needs a thread that drives the other node meanwhile */
         n->asleep = false;
         FUZZ_CHECK(nb_coll_close_begin(n->comm) == 0);
         while (nb_coll_close_step(n->comm))
@@ -219,7 +220,7 @@ void abi_close_one(int node)
     caller[node].posted = 0;
 }
 
-/* Calls that need no communicator. */
+/* Make a call that needs no communicator. */
 static void outside(struct fuzz_input *in)
 {
     const unsigned v = (unsigned)fuzz_take(in, 1);
@@ -233,7 +234,7 @@ static void outside(struct fuzz_input *in)
             const int nranks = (int)(v / 8 % 4) - 1;
             const ncclResult_t res =
                 nb_api_coll_connect(handles, nranks, nranks + (int)(v & 1), listen, &comm);
-            FUZZ_CHECK(res != ncclSuccess && !comm); /* the rank is never one of the group */
+            FUZZ_CHECK(res != ncclSuccess && !comm); /* the rank is never in the group */
         } else {                                     /* connect has freed it, since NCCL drops it */
             FUZZ_CHECK(nb_api_coll_close_listen(listen) == ncclSuccess);
         }
@@ -243,7 +244,7 @@ static void outside(struct fuzz_input *in)
                ncclSuccess);
 }
 
-/* An operation that both nodes post. `only`: the node whose part this is, -1: both. */
+/* Post an operation on both nodes. `only`: the node whose part this is, -1: both. */
 static void post_both(struct fuzz_input *in, int only, unsigned which)
 {
     struct fuzz_input same = *in;
@@ -256,7 +257,7 @@ static void post_both(struct fuzz_input *in, int only, unsigned which)
     *in = same;
 }
 
-/* Calls of one node. */
+/* Make a call of one node. */
 static void call_node(struct fuzz_input *in, unsigned what, int node)
 {
     struct cluster_node *n = &abi_cluster.node[node];

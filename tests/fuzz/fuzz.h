@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the fuzz targets share. A target is a source with LLVMFuzzerTestOneInput; it is linked either with
- * clang's libFuzzer or with standalone.c. A failed FUZZ_CHECK aborts, which both take for a finding.
+ * Functions that the fuzz targets share. A target is a source with LLVMFuzzerTestOneInput. It is linked
+ * either with clang's libFuzzer or with standalone.c. A failed FUZZ_CHECK aborts, which both take for a
+ * finding.
  */
 #ifndef NIBBLE_TESTS_FUZZ_H
 #define NIBBLE_TESTS_FUZZ_H
@@ -22,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         } \
     } while (0)
 
-/* The input, consumed from its front; zeros follow its end. */
+/* The input, consumed from its front. Zeros follow its end. */
 struct fuzz_input {
     const uint8_t *p;
     size_t left;
@@ -37,8 +38,8 @@ static inline uint64_t fuzz_take(struct fuzz_input *in, unsigned bytes)
     return v;
 }
 
-/* The next `bytes` of input (fewer at its end, then zeros) in memory of exactly that size, so that a
- * sanitizer sees a byte too many. */
+/* Return the next `bytes` of input (fewer at its end, then zeros) in memory of exactly that size, so that a
+ * sanitizer sees an access one byte too far. */
 static inline uint8_t *fuzz_copy(struct fuzz_input *in, size_t bytes)
 {
     uint8_t *p = malloc(bytes ? bytes : 1);

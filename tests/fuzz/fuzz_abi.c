@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzz target: sequences of NCCL's calls (abi_calls.h) on two nodes in one thread, under virtual time.
- * Whatever is called, nothing crashes or hangs, and at the end all memory is given back.
+ * Fuzz target: sequences of NCCL's calls (abi_calls.h) on two nodes in one thread, under virtual time. No
+ * sequence may crash or hang the plugin, and at the end it must have given back all memory.
  *
  * Input: settings u8, then calls.
  */
@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     cluster_connect(&abi_cluster);
     for (unsigned i = 0; i < CALLS && in.left; i++)
         abi_call(&in, -1);
-    /* The end, as NCCL makes it. Whatever is open has failed, or is completed when both go on. */
+    /* The end, as NCCL makes it. Open requests have failed, or complete when both nodes go on. */
     for (int n = 0; n < ABI_NODES; n++) {
         abi_cluster.node[n].asleep = false;
         if (settings & 128)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzz target, for the thread sanitizer: sequences of NCCL's calls (abi_calls.h) on two nodes as a process
- * has them: each node with its engine's thread, a thread that makes NCCL's calls, and one that tells of
- * operations as a profiler does, in real time. Whatever is called and whenever, nothing races, crashes or
- * hangs, and at the end all memory is given back.
+ * has them. Each node has its engine's thread, a thread that makes NCCL's calls, and a thread that reports
+ * operations as a profiler does, in real time. No sequence, at any time, may race, crash or hang, and at the
+ * end the plugin must have given back all memory.
  *
- * Input: settings u8, then calls, each in ABI_CALL_BYTES, so that both nodes read the same ones.
+ * Input: settings u8, then calls, each in ABI_CALL_BYTES, so that both nodes read the same calls.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -17,7 +17,8 @@
 #include "policy/records/records.h"
 
 #define CALLS 200u
-#define PATIENCE 2000u /* turns that the end waits for what is open: all of it, unless it has no other end */
+/* Turns that the end waits for open requests: for all of them, unless it has no other end. */
+#define PATIENCE 2000u
 
 static void *handles[ABI_NODES];
 
@@ -25,7 +26,7 @@ static struct caller_thread {
     pthread_t thread, teller;
     int node;
     struct fuzz_input in;
-    bool wait; /* for what is open, before it closes */
+    bool wait; /* wait for open requests, before it closes */
     atomic_bool leaving;
 } thread[ABI_NODES];
 
@@ -62,7 +63,7 @@ static void *make_calls(void *arg)
     while (calls < CALLS && in.left && n->comm) {
         const size_t bytes = in.left < ABI_CALL_BYTES ? in.left : ABI_CALL_BYTES;
         struct fuzz_input call = {in.p, bytes};
-        /* A close is the end, which comes below: the teller has to be gone. */
+        /* A close is the end, which comes below: the teller must be gone first. */
         if ((in.p[0] & 0xef) == 0xee && (in.p[0] >> 4 & 1) == t->node)
             break;
         abi_call(&call, t->node);

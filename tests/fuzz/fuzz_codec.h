@@ -5,8 +5,8 @@
 
 #include "reference.h"
 
-/* Select the first variant numbered *v or higher that this machine has, and leave its number in *v; 0 when
- * there is none. */
+/* Select the first variant numbered *v or higher that this machine has, and leave its number in *v. Return 0
+ * when there is none. */
 static inline int next_variant(int *v)
 {
     for (; *v < NB_VARIANT_COUNT; ++*v)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzz target: the quantizing decoders, nb_reduce, and the encoders. Coded bytes of any origin must be
- * refused or decoded, without a read or write outside, and by all variants alike; what an encoder makes of
- * values of any kind must decode, and be the same bytes from all variants.
+ * Fuzz target: the quantizing decoders, nb_reduce, and the encoders. All variants must refuse or decode coded
+ * bytes of any origin alike, without a read or write outside. Encodings of any values must decode, and have
+ * the same bytes from all variants.
  *
  * Input: action u8 (0 decode, 1 reduce, 2 encode), codec u8, type u8, values u16, first u16, then
- *   decode: coded bytes;  reduce: sources u8, own u8, codec u8 and length u16 of each, then their bytes;
+ *   decode: coded bytes
+ *   reduce: sources u8, own u8, codec u8 and length u16 of each, then their bytes
  *   encode: feedback u8, seed u64, values.
  */
 #include <errno.h>
@@ -18,7 +19,7 @@
 
 static const enum nb_codec codecs[] = {NB_CODEC_INT4, NB_CODEC_INT8, NB_CODEC_RAW};
 
-#define GUARD 16u /* bytes before and behind a result that must stay as they are */
+#define GUARD 16u /* bytes before and behind a result that must stay unchanged */
 
 static void check_guards(const uint8_t *out, size_t bytes)
 {

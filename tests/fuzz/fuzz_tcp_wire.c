@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzz target: the TCP transport's handle, hello and frame header. What is accepted is consistent in itself
- * and packs to something that parses to the same. The source is included so that check values can be put
- * right.
+ * Fuzz target: the TCP transport's handle, hello and frame header. Each accepted input must be consistent in
+ * itself, and packing it must give bytes that parse to the same. The target includes the source so that it
+ * can correct check values.
  *
- * Input: kind u8 (0 handle, 1 hello, 2 frame; 4 more: with the check values put right), then the bytes.
+ * Input: kind u8 (0 handle, 1 hello, 2 frame, and 4 more with corrected check values), then the bytes.
  */
 #include "net/tcp/wire.c"
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzz target: the ulp and delta4 decoders on bytes of any origin, and their encoders on any pair of
- * contents. All variants must agree to the byte, ulp must give back what went in, and delta4 keep its
- * promises.
+ * contents. All variants must agree to the byte, ulp must give back its input, and delta4 keep its promises.
  *
- * Input: action u8 (0 decode, 1 encode; 2 and 3 the same with delta4), width or type u8, bytes u16, kind u8,
- * seed u64, then decode: coded bytes (the reference is made from the seed);  encode: differences that are
- * xored into a copy of the reference, repeated as often as it takes.
+ * Input: action u8 (0 decode, 1 encode, and 2 and 3 the same with delta4), width or type u8, bytes u16, kind
+ * u8, seed u64. For decode, coded bytes follow, and the reference is made from the seed. For encode,
+ * differences follow that are xored into a copy of the reference, repeated as often as needed.
  */
 #include <errno.h>
 #include <math.h>
@@ -19,7 +18,7 @@
 
 static const enum nb_ulp_width widths[] = {NB_ULP_8, NB_ULP_16, NB_ULP_32};
 
-/* Few distinct exponents, all of them, or constants. */
+/* Make a reference: few distinct exponents, all of them, or constants. */
 static uint8_t *reference(size_t bytes, unsigned kind, uint64_t seed)
 {
     uint8_t *ref = fuzz_alloc(bytes, (int)(seed & 0xff));
@@ -108,7 +107,8 @@ static void encode(struct fuzz_input *in, enum nb_ulp_width width, const uint8_t
     free(back);
 }
 
-/* Error of a run at most that of rounding to bfloat16, signs kept, what is equal or not finite exact. */
+/* Check that a run's error is at most the error of rounding to bfloat16, that signs are kept, and that equal
+ * or non-finite values are exact. */
 static void promises(enum nb_dtype type, const uint8_t *cur, const uint8_t *ref, const uint8_t *out,
                      size_t bytes)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzz target: the parsers of the collective engine's messages. Whatever comes in, a parser refuses it with a
- * reason or delivers fields inside their ranges, and packing those gives back the same bytes. The source of
- * the parsers is included so that the check values, which a fuzzer does not guess, can be put right.
+ * Fuzz target: the parsers of the collective engine's messages. A parser must refuse an input with a reason,
+ * or give fields inside their ranges, and packing these must give back the same bytes. The target includes
+ * the parsers' source so that it can correct the check values, which a fuzzer does not guess.
  *
- * Input: kind u8 (0 data, 1 control, 2 hello, 3 vote; 4 more: with the check values put right), then the
+ * Input: kind u8 (0 data, 1 control, 2 hello, 3 vote, and 4 more with corrected check values), then the
  * message.
  */
 #include "coll/comm/wire.c"
@@ -14,7 +14,7 @@
 #define TOKEN 0x4b4f5421u /* "!TOK": seeds carry it */
 #define MAX_UNIT (1u << 20)
 
-/* What a parser reads must have been inside exactly `len` bytes: fuzz_copy sees to that. */
+/* A parser may only read inside exactly `len` bytes, which fuzz_copy allocates. */
 static void parse_data(uint8_t *b, size_t len, int fix)
 {
     struct nb_msg msg;
@@ -40,8 +40,8 @@ static void parse_data(uint8_t *b, size_t len, int fix)
     FUZZ_CHECK(nb_msg_pack(&msg, out) == (size_t)header && memcmp(out, b, (size_t)header) == 0);
 }
 
-/* A control message may carry a payload: DATA, what was asked for again. What is sealed is the part before
- * it. */
+/* A control message may carry a payload: DATA, bytes of a retransmission. The check value covers the part
+ * before it. */
 static void parse_control(uint8_t *b, size_t len, int fix)
 {
     struct nb_ctl ctl, again;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Writes the seeds of the fuzz targets: seeds DIRECTORY makes
- * DIRECTORY/{quant,ulp,wire,tcp_wire,abi,abi_threads}/NNN. They are coded spans and messages made by the real
- * encoders, so that mutations start inside the formats, and sequences of calls as NCCL makes them.
+ * DIRECTORY/{quant,ulp,wire,tcp_wire,abi,abi_threads}/NNN. The seeds are coded spans and messages made by the
+ * real encoders, so that mutations start inside the formats, and sequences of calls as NCCL makes them.
  */
 #include <math.h>
 #include <sys/stat.h>
@@ -60,7 +60,7 @@ static double normal(void)
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
 }
 
-/* Values of a kind: 0 normal, 1 sparse, 2 zeros, 3 with outliers and non-finite ones. */
+/* Make values of a kind: 0 normal, 1 sparse, 2 zeros, 3 with outliers and non-finite values. */
 static void values(enum nb_dtype type, unsigned kind, size_t n, uint8_t *to)
 {
     for (size_t i = 0; i < n; i++) {
@@ -69,7 +69,7 @@ static void values(enum nb_dtype type, unsigned kind, size_t n, uint8_t *to)
         if (kind == 3 && fuzz_random(&rng) % 800 == 0)
             x = (float[]){INFINITY, NAN, 1e30f, -3e38f}[fuzz_random(&rng) % 4];
         memcpy(&u, &x, 4);
-        uint16_t narrow = (uint16_t)(u >> 16); /* as binary16 any pattern will do */
+        uint16_t narrow = (uint16_t)(u >> 16); /* any pattern is a valid binary16 */
         if (type == NB_F32)
             memcpy(to + 4 * i, &u, 4);
         else
@@ -133,7 +133,7 @@ static void ulp(void)
     for (unsigned w = 0; w < 3; w++) {
         for (unsigned s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
             for (unsigned kind = 0; kind < 3; kind++) {
-                /* The same reference as the target makes. */
+                /* Make the same reference as the target. */
                 const uint64_t seed = 77 + s;
                 uint64_t r = seed | 1;
                 memset(ref, (int)(r & 0xff), sizes[s]);
@@ -147,8 +147,8 @@ static void ulp(void)
                 ssize_t len = nb_ulp_encode(widths[w], cur, ref, sizes[s], SIZE_MAX, coded, sizeof(coded));
                 FUZZ_CHECK(len > 0);
                 for (unsigned action = 0; action < 4; action++) {
-                    /* Low bits of 16-bit values, and of 32-bit ones; more of them where they are to be
-                     * dropped. */
+                    /* Change low bits of 16-bit and of 32-bit values, and more of them where the codec drops
+                     * them. */
                     const unsigned every = action == 3 && w == NB_F32 ? 4 : 2, mask = action == 3 ? 127 : 3;
                     add(action, 1);
                     add(w, 1);
@@ -201,8 +201,8 @@ static void wire(void)
         add_bytes(b, NB_CTL_BYTES);
         save("wire");
     }
-    /* With a payload: messages that are valid as they are, one that the target puts right, and one that is
-     * too long. */
+    /* With a payload: messages that are valid as they are, a message that the target corrects, and a message
+     * that is too long. */
     for (unsigned i = 0; i < 4; i++) {
         const uint32_t bytes[] = {0, 100, 16, NB_CTL_DATA_BYTES + 1};
         struct nb_ctl ctl = {.kind = NB_CTL_DATA, .token = 0x4b4f5421u, .a = 7, .b = 4096, .c = bytes[i]};
@@ -259,8 +259,8 @@ static void tcp_wire(void)
     }
 }
 
-/* Region, records, operations of all kinds one after the other, requests; then a close in their middle, or
- * not. */
+/* Region, records, operations of all kinds one after the other, requests. Some sequences close in their
+ * middle. */
 static void abi(void)
 {
     for (unsigned settings = 0; settings < 256; settings += 17) {
@@ -296,7 +296,7 @@ static void abi(void)
     }
 }
 
-/* A call of fuzz_abi_threads, with up to two arguments of a byte. */
+/* Add a call of fuzz_abi_threads, with up to two arguments of a byte. */
 static void add_call(unsigned what, unsigned a, unsigned b)
 {
     add(what, 1);
@@ -305,7 +305,8 @@ static void add_call(unsigned what, unsigned a, unsigned b)
     add(0, ABI_CALL_BYTES - 3);
 }
 
-/* Regions, operations of all kinds, each tested by both; a close of one node in their middle, or not. */
+/* Regions, operations of all kinds, each tested by both nodes. Some sequences close one node in their
+ * middle. */
 static void abi_threads(void)
 {
     for (unsigned settings = 0; settings < 256; settings += 15) {

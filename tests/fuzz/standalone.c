@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Driver for a fuzz target where clang's libFuzzer is missing: replays a corpus, then runs random mutations
- * of it for some time. No coverage feedback, but the same random numbers in every run.
+ * Driver for a fuzz target where clang's libFuzzer is missing: it replays a corpus, then runs random
+ * mutations of it for some time. It has no coverage feedback, but the same random numbers in every run.
  *
  *   TARGET [-seconds=N] [-runs=N] [-seed=N] [-crash=FILE] FILE_OR_DIRECTORY...
  *
- * Ends with status 1 after writing the input that made the target abort or crash to FILE.
+ * When an input makes the target abort or crash, the driver writes it to FILE and ends with status 1.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -97,7 +97,7 @@ static void mutate(uint64_t *rng)
     switch (input_size < 4 ? 4 : r % 8) {
     case 0: input[at] ^= (uint8_t)(1 << (r >> 8) % 8); break;
     case 1: input[at] = (uint8_t)(r >> 8); break;
-    case 2: { /* a number at which things change */
+    case 2: { /* a number at which behaviour changes */
         uint64_t v = odd[(r >> 8) % (sizeof(odd) / sizeof(odd[0]))];
         len = (size_t)1 << (r >> 16) % 4;
         memcpy(input + at, &v, len < input_size - at ? len : input_size - at);

@@ -11,8 +11,8 @@
 #include "internal.h"
 
 #define APART_S 3e-3 /* between two looks: longer than the sleep of any thread that still has work */
-#define MOST_LOOKS \
-    16 /* over a transport without event descriptors a plugin only sleeps briefly: the wait is then a pause */
+/* Over a transport without event descriptors a plugin only sleeps briefly: the wait is then a pause. */
+#define MOST_LOOKS 16
 
 /* Return how often the other threads of this process have lost a processor, negative while one of them is
  * awake. */
