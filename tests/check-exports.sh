@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The plugin file: it exports the tables of the versions that the headers list and no other name, needs only libc, libm, libpthread and
-# libdl, leaves no name of its own undefined, and stays mapped when it is closed.
+# The plugin file exports the tables of the versions that the headers list and no other name. It needs only
+# libc, libm, libpthread and libdl, defines all of its own names, and stays mapped when it is closed.
 set -u
 export LC_ALL=C
 plugin=${NB_PLUGIN:-./.libs/libnccl-net-nibble.so}
@@ -24,7 +24,7 @@ if [ -n "${NB_SANITIZE:-}" ]; then
 fi
 
 names=$(nm -D --defined-only "$plugin" | awk '{ print $NF }' | sort)
-# versions LIST HEADER TABLE...: the tables' names, of all versions that a header's list has.
+# versions LIST HEADER TABLE...: print the tables' names, of all versions in a header's list.
 versions()
 {
     numbers=$(sed -n "s/^#define NB_$1_VERSIONS(X) //p" "$srcdir/include/nibble/$2" | tr -dc '0-9 ')
@@ -47,7 +47,7 @@ if [ "$names" != "$allowed" ]; then
     echo "$names"
     fail "the exported names are not the tables of the versions that the headers list"
 fi
-# Data, as NCCL expects, and read-only: an exported table is never changed.
+# Data, as NCCL expects, and read-only: an exported table never changes.
 kinds=$(nm -D --defined-only "$plugin" | awk '{ print $(NF - 1) }' | sort -u | tr -d '\n')
 [ "$kinds" = D ] || [ "$kinds" = R ] || fail "the tables are of kind '$kinds' instead of D or R"
 nm "$plugin" >/dev/null 2>&1 && nm -a "$plugin" | grep -q ' nb_' || echo "note: stripped, local names not looked at"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# C files are as .clang-format has them ("make format"), no blank ends a line and no tab begins one. The sources of kernels
-# (.cu, .cuh) are laid out by hand.
+# C files have the format of .clang-format ("make format"), without blanks at the end or tabs at the beginning
+# of a line. The sources of kernels (.cu, .cuh) are laid out by hand.
 set -u
 cd "${NB_SRCDIR:-$(dirname "$0")/..}" || exit 1
 failed=0
@@ -17,7 +17,7 @@ fail()
 blank=$(grep -nE '[ 	]+$|^	' $files)
 [ -z "$blank" ] || { echo "$blank" | head -n 20; fail "blanks at the end of a line, or tabs at its beginning"; }
 
-# Another version breaks lines elsewhere.
+# Other versions break lines elsewhere.
 wanted=14
 tool=$(command -v clang-format-$wanted || command -v clang-format) || tool=
 if [ -z "$tool" ] || ! "$tool" --version | grep -q "version $wanted\."; then

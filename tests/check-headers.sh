@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Every header compiles alone, with gcc and with clang; those of include/ as C++ too. A file without an include
-# guard is a fragment for the middle of other files and is left out.
+# Every header compiles alone, with gcc and with clang. Headers of include/ compile as C++, too. A file
+# without an include guard is a fragment for the middle of other files and is left out.
 set -u
 srcdir=${NB_SRCDIR:-$(dirname "$0")/..}
 warn="-Wall -Wextra -Wshadow -Wstrict-prototypes -Werror"

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The layers of docs/architecture.md are those of the code: no file uses a layer above its own, folders do not use each other
-# in a circle, the headers of a folder are private but for those that it shows, and mutable globals are only where
-# plugin/base/context.h says so. layers.py does it and tells what its lines mean. Before that, it has to find offences that
-# are made here for it.
+# The code has the layers of docs/architecture.md: each file uses its own layer and lower ones, folders do not
+# use each other in a circle, the headers of a folder are private except for those that it shows, and mutable
+# globals are only where plugin/base/context.h says so. layers.py checks it and explains its lines. Before
+# that, it must find the offences that this test makes.
 set -u
 export LC_ALL=C
 srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/..}" && pwd) || exit 1
@@ -17,7 +17,7 @@ done
 cd "$builddir" || exit 1
 objects=$(MAKEFLAGS='' make -s --no-print-directory print-objects | tr ' ' '\n' | sed 's|\([^/]*\)\.lo$|.libs/\1.o|')
 [ -n "$objects" ] || { echo "FAIL: the Makefile names no objects"; exit 1; }
-# layers FILE [EXTRA]...: offences into FILE; what it counted into FILE.counts
+# layers FILE [EXTRA]...: write offences to FILE, and layers.py's counts to FILE.counts
 layers()
 {
     out=$1
@@ -27,9 +27,9 @@ layers()
         { cat "$out.counts"; echo "FAIL: layers.py"; exit 1; }
 }
 
-# A file of base/ that calls coll/, includes it and has a variable. A file of policy/records that uses policy/job, which may
-# use it. Two folders in base/ that call each other, one of which
-# includes a private header of the other. Two headers that include each other.
+# A file of base/ that calls coll/, includes it and has a variable. A file of policy/records that uses
+# policy/job, which may use it. Two folders in base/ that call each other, and one of them includes a private
+# header of the other. Two headers that include each other.
 upper=$(nm -g --defined-only "$(echo "$objects" | grep -m 1 'plugin/coll/')" | awk '$2 == "T" { print $3; exit }')
 cat >"$tmp/up.c" <<END
 #include "coll/coll.h"

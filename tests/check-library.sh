@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The codec library: it exports what its headers declare and no other name, all with a version; its soname is that of -version-info;
-# it needs only the C library's parts; and a program that knows no more than pkg-config's answers can be built with what
-# "make install" has put into a folder of its own, in C and C++, and runs from there.
+# The codec library exports the declarations of its headers and no other name, all with a version. Its soname
+# is that of -version-info, and it needs only the C library's parts. A program built only with pkg-config's
+# answers, in C and in C++, must build with the files that "make install" has put into a separate folder, and
+# run from there.
 set -u
 export LC_ALL=C
 library=${NB_CODEC:-./.libs/libnibble-codec.so}
@@ -49,7 +50,7 @@ for needed in $(readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p');
 done
 readelf -d "$library" | grep -q TEXTREL && fail "it has text relocations"
 
-# Installed elsewhere than configured: pkg-config is told so.
+# The install folder differs from the configured one, so pkg-config must be told.
 MAKEFLAGS='' make -C "$builddir" -s install-libLTLIBRARIES install-nibbleincludeHEADERS install-nodist_pkgconfigDATA \
     DESTDIR="$tmp/root" libdir=/opt/it/lib includedir=/opt/it/include >"$tmp/log" 2>&1 ||
     fail "make install: $(tail -n 5 "$tmp/log")"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Each installed tool tells its version, and its page in docs/man is what "make update-docs" would write: nothing of
-# its --help is missing there, and man has nothing to say against it.
+# Each installed tool prints its version. Its page in docs/man is the page that "make update-docs" would
+# write, with its whole --help, and man accepts it.
 set -u
 srcdir=${NB_SRCDIR:-$(dirname "$0")/..}
 builddir=${NB_BUILDDIR:-.}
@@ -16,7 +16,7 @@ fail()
     failed=1
 }
 
-# The options that a text names.
+# Print the options that a text names.
 options()
 {
     grep -o -e '--*[a-z][a-z-]*' "$1" | sort -u
@@ -32,7 +32,7 @@ for tool in ${NB_TOOLS:?run me by make check}; do
     man --warnings -E UTF-8 -Tutf8 -l "$page" >"$tmp/shown" 2>"$tmp/warnings" || fail "man cannot show $page"
     [ -s "$tmp/warnings" ] && fail "$page: $(cat "$tmp/warnings")"
     [ -s "$tmp/shown" ] || { fail "$page is empty"; continue; }
-    # man shows letters twice for boldface
+    # man prints letters twice for boldface
     sed 's/.\x08//g; s/\x1b\[[0-9;]*m//g; s/[‐−]/-/g' "$tmp/shown" >"$tmp/plain"
     "$builddir/$tool" --help >"$tmp/help"
     options "$tmp/help" >"$tmp/a"

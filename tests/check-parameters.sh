@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# docs/parameters.md is what "make update-docs" would write.
+# docs/parameters.md is the page that "make update-docs" would write.
 set -u
 srcdir=${NB_SRCDIR:-$(dirname "$0")/..}
 builddir=${NB_BUILDDIR:-.}

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# A change that other files must follow does not compile before they do:
-#   - another word of an enumerated setting, in each file that treats every word of it;
-#   - another NB_GROUP, in each file of the codecs and kernels that is written for groups of 32 values.
+# Where other files must follow a change, the tree must not compile before they do:
+#   - another word of an enumerated setting, in each file that treats every word of it
+#   - another NB_GROUP, in each file of the codecs and kernels that is written for groups of 32 values
 set -u
 srcdir=${NB_SRCDIR:-$(dirname "$0")/..}
 builddir=${NB_BUILDDIR:-.}
@@ -13,7 +13,7 @@ mkdir "$tmp/base" "$tmp/nibble"
 failed=0
 checked=0
 
-# compiles FILE FLAGS...: with the changed headers of $tmp first.
+# compiles FILE FLAGS...: compile with the changed headers of $tmp first.
 compiles()
 {
     file=$srcdir/$1
@@ -23,7 +23,7 @@ compiles()
         "$@" "$file" 2>"$tmp/errors"
 }
 
-# word TYPE PREFIX FILE: FILE names the word, or its assertion, as what is missing.
+# word TYPE PREFIX FILE: check that the error in FILE names the word, or its assertion, as missing.
 word()
 {
     sed "/^NB_PARAM_WORDS($1, $2,/,/))/s/))/) NB_WORD($2_ADDED, \"added\"))/" "$srcdir/plugin/base/params.def" >"$tmp/base/params.def"

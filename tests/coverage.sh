@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# coverage.sh SOURCE-FOLDER, in a build tree whose tests have run with --enable-coverage: lines reached in each folder of the
-# plugin, and its ten files with the most lines not reached. Needs gcov only.
+# coverage.sh SOURCE-FOLDER, in a build tree whose tests have run with --enable-coverage: print the covered
+# lines in each folder of the plugin, and its ten files with the most uncovered lines. It needs only gcov.
 set -eu
 srcdir=$(cd "$1" && pwd)
 tmp=$(mktemp -d)

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# `./quickstart test` over a tree whose suites are small: it reports progress and the longest tests. After SIGTERM, or
-# SIGINT to its process group as Ctrl-C sends it, it ends soon and leaves no process of a suite.
+# `./quickstart test` over a tree whose suites are small must report progress and the longest tests. After
+# SIGTERM, or SIGINT to its process group as Ctrl-C sends it, it must end soon and leave no process of a
+# suite.
 set -u
 srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/..}" && pwd) || exit 1
 for tool in setsid pgrep make; do
@@ -14,14 +15,14 @@ fail()
 {
     echo "FAILED: $*"
     cat "$tmp/log"
-    # What is left is ours: its numbers are those that it wrote.
+    # The remaining processes are this test's: it wrote their numbers itself.
     for pid in $(cat "$tmp"/pids/* 2>/dev/null); do
         kill -KILL "$pid" 2>/dev/null
     done
     exit 1
 }
 
-# A tree in which every package is there, configure writes a Makefile, and "check" runs `work`.
+# Make a tree that has every package, where configure writes a Makefile, and "check" runs `work`.
 tree=$tmp/tree
 mkdir -p "$tree/bin" "$tmp/pids"
 cp "$srcdir/quickstart" "$tree/"
@@ -40,7 +41,7 @@ END
 chmod +x "$tree/configure" "$tree/bin/dpkg-query"
 touch "$tree/Makefile.in"
 
-# start: the command in a process group of its own, where SIGINT is not ignored as it is behind "&".
+# start: run the command in a separate process group, where SIGINT is not ignored as it is behind "&".
 start()
 {
     rm -rf "$tree/build" "$tmp"/pids/*
@@ -64,7 +65,7 @@ grep -q "^4 passed, 0 failed, 0 skipped$" "$tmp/log" || fail "not 4 passed"
 grep -q "s | plain: .* | sanitize-memory: .* | distribution: ended after" "$tmp/log" || fail "no progress"
 grep -qE "^ +[2-9]  plain/tests/one$" "$tmp/log" || [ "$(stat -c %W "$tree/configure")" -le 0 ] || fail "no longest test"
 
-# Each suite waits for three processes: one in its group, one in a group of its own, one that ignores signals.
+# Each suite waits for three processes: one in its group, one in a separate group, one that ignores signals.
 cat >"$tree/work" <<'END'
 sleep 3000 &
 echo $! >"$PIDS/$$.child"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Builds the fuzz targets with their own compiler and sanitizers, apart from the rest. Used by fuzz.sh; by hand:
+# Builds the fuzz targets with their own compiler and sanitizers, apart from the other programs. fuzz.sh uses
+# it. By hand:
 #   make -f tests/fuzz/fuzz.mk SRCDIR=. FUZZ_CC=clang ENGINE=libfuzzer OUT=/tmp/fuzz all
 # ENGINE: libfuzzer (clang's), or standalone (any compiler).
 SRCDIR ?= .
@@ -24,8 +25,8 @@ FLAGS = -std=gnu11 -O1 -g1 -fno-omit-frame-pointer -ffp-contract=off -D_GNU_SOUR
 CODEC = $(patsubst $(SRCDIR)/plugin/codec/%.c,$(OUT)/codec_%.o,$(wildcard $(SRCDIR)/plugin/codec/*.c))
 REFERENCE = $(OUT)/reference_decode.o $(OUT)/reference_quant.o $(OUT)/reference_ulp.o
 PARSERS = $(OUT)/wire.o $(OUT)/tcp_wire.o
-# The whole plugin but for verbs, which needs headers that may be missing, for the codecs, and for old names of the C library, by
-# which calls get past the sanitizers.
+# The whole plugin without three parts: verbs, which needs headers that may be missing, the codecs, and old
+# names of the C library, by which calls get past the sanitizers.
 PLUGIN = $(patsubst $(SRCDIR)/plugin/%.c,$(OUT)/plugin/%.o,$(filter-out $(SRCDIR)/plugin/net/verbs% $(SRCDIR)/plugin/base/old_glibc%.c,\
 	$(sort $(shell find $(addprefix $(SRCDIR)/plugin/,abi base coll device net policy state) -name '*.c'))))
 PLUGIN += $(OUT)/kernels_plan.o $(OUT)/kernels_image.o
@@ -33,11 +34,11 @@ NODES = $(OUT)/abi_calls.o $(OUT)/cluster.o $(OUT)/loopback.o $(OUT)/loopback_fa
 
 all: $(TARGETS:%=$(OUT)/fuzz_%) $(OUT)/seeds
 
-# Vector kernels take minutes to compile with a check at each of their pointers, whose accesses the address sanitizer
-# watches already; the parsers around them have all checks.
+# Vector kernels take minutes to compile with a check at each of their pointers, and the address sanitizer
+# watches their accesses already. The parsers around them have all checks.
 $(OUT)/codec_quant_avx%.o: FLAGS += -fno-sanitize=null,object-size,pointer-overflow
-# The address sanitizer's checks as calls: with all of them inline, clang takes longer for these two files than for all others
-# together.
+# The address sanitizer's checks are calls: with all of them inline, clang takes longer for these two files
+# than for all other files together.
 ifeq ($(ENGINE),libfuzzer)
 $(OUT)/codec_quant_avx%.o: FLAGS += -mllvm -asan-instrumentation-with-call-threshold=0
 endif
@@ -80,7 +81,7 @@ $(OUT)/fuzz_abi $(OUT)/fuzz_abi_threads: $(PLUGIN) $(NODES) $(CODEC) $(DRIVER)
 	$(FUZZ_CC) $(FLAGS) $(LINK) -o $@ $^ -lm -ldl -lpthread
 	@if [ -n "$(SANITIZE)" ] && nm -u $@ | grep 'pthread_create@'; then \
 		rm -f $@; echo "the C library's threads, which the sanitizers do not see"; exit 1; fi
-# fuzz_wire and fuzz_tcp_wire contain the parsers they test.
+# fuzz_wire and fuzz_tcp_wire contain the parsers that they test.
 $(OUT)/fuzz_%: $(OUT)/fuzz_%.o $(CODEC) $(REFERENCE) $(DRIVER)
 	$(FUZZ_CC) $(FLAGS) $(LINK) -o $@ $^ -lm
 $(OUT)/seeds: $(OUT)/seeds.o $(CODEC) $(PARSERS)

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Fuzz one target: fuzz.sh TARGET [SECONDS]. As a test it runs for NB_FUZZ_SECONDS (60), or 3 with
-# NB_TEST_QUICK=1; "make fuzz NB_FUZZ_SECONDS=3600" gives all of them hours: the corpus they find stays in the build
-# folder and is used again.
-#   NB_FUZZ_CC  compiler with libFuzzer (clang); without one, the project's compiler and a driver of our own
+# NB_TEST_QUICK=1. "make fuzz NB_FUZZ_SECONDS=3600" gives all targets hours. The corpus that they find stays
+# in the build folder for later runs.
+#   NB_FUZZ_CC  compiler with libFuzzer (clang). Without one, the project's compiler and the driver standalone.c
 #   NB_FUZZ_DIR where to build and keep the corpus (fuzz-build in the build folder)
 set -u
 target=${1:?target}
@@ -23,8 +23,8 @@ run=
 objects=
 wanted=libfuzzer
 case $target in
-*_threads) # What runs in threads is watched for races. libFuzzer's counters would be some; and that sanitizer wants
-    # addresses that are not random.
+*_threads) # The sanitizer watches threads for races. libFuzzer's counters would be races, and
+    # the sanitizer needs addresses that are not random.
     wanted=standalone
     sanitize="-fsanitize=thread"
     plain=$sanitize
@@ -52,8 +52,8 @@ command -v make >/dev/null 2>&1 || { echo "SKIP: no make to build the fuzz targe
 
 objects=$engine$objects
 mkdir -p "$out/$objects" "$out/corpus/$target" || exit 1
-# Several targets may be tested at once, and they share objects: one builds while the others wait, so it uses their
-# processors, too. Some objects take minutes.
+# Several targets may be tested at once, and they share objects. One builds while the others wait, so it uses
+# their processors, too. Some objects take minutes.
 build() {
     MAKEFLAGS='' make -s -j"$(nproc 2>/dev/null || echo 1)" -f "$srcdir/tests/fuzz/fuzz.mk" \
         SRCDIR="$srcdir" OUT="$out/$objects" FUZZ_CC="$cc" ENGINE=$engine SANITIZE="$sanitize" "$out/$objects/fuzz_$target" "$out/$objects/seeds"

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The whole plugin for aarch64 (Grace, Graviton): cross-built, and run by the harness under qemu-user. Its nodes are emulated
-# processes over this machine's sockets. The short form runs some cases; NB_LONG_TESTS=1 runs all of more programs: not monitor,
-# which starts a tool, nor what loads another plugin.
-# 77 when there is no cross compiler or no emulator.
+# The whole plugin for aarch64 (Grace, Graviton): cross-built, and run by the harness under qemu-user. Its
+# nodes are emulated processes over this machine's sockets. The short form runs some cases. NB_LONG_TESTS=1
+# runs all cases of more programs, except monitor, which starts a tool, and programs that load another plugin.
+# 77 without a cross compiler or an emulator.
 set -u
 srcdir=$(cd "${NB_SRCDIR:-${srcdir:-.}}" && pwd)
 cross=${NB_CROSS:-aarch64-linux-gnu-}

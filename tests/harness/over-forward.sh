@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The harness over the transport `forward`, to a second copy of the plugin, which takes TCP. The short form runs the
-# programs with NB_TEST_QUICK; NB_LONG_TESTS=1 runs all of them in full.
+# The harness over the transport `forward`, to a second copy of the plugin, which takes TCP. The short form
+# runs the programs with NB_TEST_QUICK. NB_LONG_TESTS=1 runs all of them in full.
 set -u
 build=${NB_BUILDDIR:-.}
 plugin=${NB_PLUGIN:-$build/.libs/libnccl-net-nibble.so}
@@ -22,7 +22,7 @@ else
     export NB_TEST_QUICK
 fi
 
-# That the bytes go where this test thinks.
+# The bytes must go through the copy.
 if ! NB_HARNESS_VERBOSE=1 "$build/tests/harness/lifecycle" >"$tmp/log" 2>&1 ||
     ! grep -q 'connected over forward' "$tmp/log" ||
     ! grep -q 'point-to-point traffic goes through plugin nibble' "$tmp/log" ||

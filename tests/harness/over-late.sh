@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The harness over a device that does its work late, in any order, and holds the engine to the rules of
-# plugin/device/device.h (lib/late_device.c). The short form runs some programs with NB_TEST_QUICK; NB_LONG_TESTS=1 runs all in full.
+# plugin/device/device.h (lib/late_device.c). The short form runs some programs with NB_TEST_QUICK.
+# NB_LONG_TESTS=1 runs all in full.
 set -u
 build=${NB_BUILDDIR:-.}
 tmp=$(mktemp -d) || exit 1
@@ -16,7 +17,7 @@ if [ "${NB_LONG_TESTS:-0}" != 0 ]; then
 else
     runs="poll:late_records poll:lifecycle thread:allgather thread:feedback thread,credits=1:results thread,credits=1:quantized thread:late_gathers/delta4"
     cases=
-    if [ -n "${NB_SANITIZE:-}" ]; then # some cases of each: an int4 sum, exact ones, in two hops and levels, differences
+    if [ -n "${NB_SANITIZE:-}" ]; then # some cases of each: an int4 sum, exact sums, in two hops and levels, deltas
         runs="poll:lifecycle thread:allgather thread,credits=1:results thread,credits=1:quantized"
         cases="cycles versions walk-bf16 slots-of-one-size out-of-step-two-hop asks-for-raw
             exact-types-2-nodes int4-two-hop repeatable-two-hop foreign-values
@@ -29,7 +30,7 @@ fi
 failed=0
 for run in $runs; do
     program=${run#*:}
-    case $run in # one buffer each: what is used once more too early is written at once
+    case $run in # one buffer each: a buffer that is reused too early is overwritten at once
     *credits=1:*) settings=NIBBLE_CREDITS=1 ;;
     *) settings= ;;
     esac
@@ -50,7 +51,7 @@ for run in $runs; do
     fi
 done
 
-# That it was late, and busy with several things.
+# The device must have been late, with several pieces of work at once.
 most=$(sed -n 's/.* most \([0-9]*\) .*/\1/p' "$tmp/report" 2>/dev/null | sort -n | tail -n 1)
 refused=$(sed -n 's/.* refused \([0-9]*\) .*/\1/p' "$tmp/report" 2>/dev/null | sort -n | tail -n 1)
 echo "at most ${most:-0} works in flight, up to ${refused:-0} refused on one communicator"

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The harness with codec threads (NIBBLE_HOST_THREADS), whatever this machine's cores would give: some programs as they
-# are, over nodes that have none, one or several, and over one buffer each. The short form runs some cases;
-# NB_LONG_TESTS=1 runs all of more programs.
+# The harness with codec threads (NIBBLE_HOST_THREADS), on any number of cores: some programs as they are,
+# over nodes without codec threads, with one or several, and over one buffer each. The short form runs some
+# cases. NB_LONG_TESTS=1 runs all cases of more programs.
 set -u
 build=${NB_BUILDDIR:-.}
 tmp=$(mktemp -d) || exit 1

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The Python module with NumPy; NB_PYTHON is the interpreter, else the first python3, or Debian's, that has it.
+# The Python module with NumPy. NB_PYTHON is the interpreter, else the first python3, or Debian's, that has
+# NumPy.
 set -u
 srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/../..}" && pwd)
 if [ -n "${NB_SANITIZE:-}" ]; then

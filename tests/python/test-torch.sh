@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The hooks for PyTorch, over gloo; and the example, in small. NB_PYTHON is the interpreter.
+# The hooks for PyTorch, over gloo, and a small run of the example. NB_PYTHON is the interpreter.
 set -u
 srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/../..}" && pwd)
 python=${NB_PYTHON:-python3}

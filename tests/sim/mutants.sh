@@ -1,9 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Shows that nibble-sim can fail: breaks the engine in one place after the other, in a copy of the tree, and counts the seeds until
-# it is found. From a build folder, in the source folder or beside it: sh SRCDIR/tests/sim/mutants.sh [SEEDS [NAME...]]
+# Shows that nibble-sim can fail: breaks the engine in one place after the other, in a copy of the tree, and
+# counts the seeds until nibble-sim finds the fault. From a build folder, in the source folder or beside it:
+# sh SRCDIR/tests/sim/mutants.sh [SEEDS [NAME...]]
 set -u
-# With NB_SIM_REDUCE=1 it tells of each failure what it was reduced to.
+# With NB_SIM_REDUCE=1 it prints the reduced run of each failure.
 seeds=${1:-2000}
 reduce=--no-reduce
 [ -z "${NB_SIM_REDUCE:-}" ] || reduce=
@@ -15,7 +16,7 @@ src=$(cd "$rel" && pwd) || exit 1
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 mkdir "$tmp/tree" || exit 1
-# Both folders lie in the copy as they lie here, so that what is built stays valid.
+# The copy has both folders in the same places, so that built files stay valid.
 case $builddir in
     "$src"/*)
         (cd "$src" && tar -cf - --exclude=./.git --exclude=./build .) | tar -xf - -C "$tmp/tree" || exit 1
@@ -30,7 +31,7 @@ esac
 cp -a "$builddir/." "$tmp/tree/$inner" && cd "$tmp/tree/$inner" || exit 1
 missed=0
 
-# mutant NAME FILE SED [OPTIONS]: what is broken, where, how.
+# mutant NAME FILE SED [OPTIONS]: break FILE by SED, and look for the fault.
 mutant()
 {
     case $only in "  " | *" $1 "*) ;; *) return ;; esac
@@ -44,7 +45,7 @@ mutant()
     fi
     touch "$file"
     if make -s tests/nibble-sim CFLAGS="-O1 -g1 -w" >"$tmp/log" 2>&1; then
-        # Ten minutes of processor time, whatever else runs here.
+        # Ten minutes of processor time, on a busy machine, too.
         (ulimit -S -t 600; exec ./tests/nibble-sim --seeds "1-$seeds" --compare $reduce ${4:-}) >"$tmp/log" 2>&1
         rc=$?
         said=$(sed -n 's/^seed [0-9]* FAILED: //p' "$tmp/log" | head -1 | cut -c1-110)
@@ -76,7 +77,8 @@ mutant padding policy/records/walk.c 's/= q \* k + ([ab] < k ? [ab] : k);/= q * 
 mutant forward coll/flow/forward.c 's/if (!op->schedule->forwards_to(comm, op, segment, peer))/if (!op->schedule->forwards_to(comm, op, segment, peer) || (i == 0 \&\& op->opno % 8 == 7))/'
 mutant close-drain coll/watch/shutdown.c 's/ && !count(comm, has_not_taken, NULL) && !count(comm, nb_peer_may_ask, NULL))/)/; s/ && !count(comm, has_not_parted, NULL))/)/'
 mutant kill-switch coll/decide/kill_switch.c 's/for (int r = 1; r < comm->nnodes; r++) {/for (int r = 2; r < comm->nnodes; r++) {/'
-# Nearly all damaged headers fail another check, too. Of 2000 seeds of the third version of plans none finds it.
+# Nearly all damaged headers fail another check, too. 2000 seeds of the third version of plans do
+# not find it.
 mutant header-check coll/comm/wire.c 's/if (get32(b, 52) != check_value(b, 52))/if (0)/' --headers
 mutant control-check coll/comm/wire.c 's/if (get32(b, bytes - 4) != check_value(b, bytes - 4))/if (0)/'
 mutant abort coll/watch/failure.c 's/if (!comm->neighbors\[i\]->gone)/if (0)/'

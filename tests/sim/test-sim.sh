@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The cluster in one process: seeds that are always the same (NB_SIM_SEEDS), and a few that nobody has run before
-# (from NB_SIM_BASE on). For more of those: make soak.
+# The cluster in one process: seeds that are always the same (NB_SIM_SEEDS), and a few fresh seeds (from
+# NB_SIM_BASE on). For more fresh seeds: make soak.
 set -u
 unset $(env | sed -n 's/^\(NIBBLE_[A-Z0-9_]*\)=.*/\1/p')
 builddir=${NB_BUILDDIR:-.}

@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What a virtual machine of tests/vm/vm.sh does once it has a root file system: devices, addresses, Soft-RoCE, the
-# command, and off. /run/vm is a folder of the outer machine.
+# The part of a virtual machine of tests/vm/vm.sh that runs once it has a root file system: devices,
+# addresses, Soft-RoCE, the command, and power off. /run/vm is a folder of the outer machine.
 #
-# One machine: the two ends of a virtual cable, `va` (10.78.0.1) with rxe0 and `vb` (10.78.0.2) with rxe1. Both
-# addresses are local, and the kernel would not send between them over the cable; so the rule that prefers local
-# addresses comes after two that send what this machine says to either address out by the other end.
-# Two machines: `eth0` (10.78.0.1 and 10.78.0.2) with rxe0 in each.
-# GID index 1 is RoCE v2 over the IPv4 address; the RDMA MTU is 4096.
+# One machine: the two ends of a virtual cable, `va` (10.78.0.1) with rxe0 and `vb` (10.78.0.2) with rxe1.
+# Both addresses are local, and the kernel would not send between them over the cable. So the rule that
+# prefers local addresses comes after two rules that send this machine's packets for either address out by the
+# other end. Two machines: `eth0` (10.78.0.1 and 10.78.0.2) with rxe0 in each. GID index 1 is RoCE v2 over the
+# IPv4 address. The RDMA MTU is 4096.
 source /run/vm/settings # vm_hosts, vm_command, the caller's variables
 vm_host=$(sed -n 's/.*vm_host=\([0-9]\).*/\1/p' /proc/cmdline)
 export VM_HOST=$vm_host VM_HOSTS=$vm_hosts
@@ -54,7 +54,7 @@ else
     until [ -e "/run/vm/up$((1 - vm_host))" ]; do sleep 0.1; done
 fi
 
-# Soft-RoCE works in kernel threads: programs that poll without sleeping must not keep them from a processor.
+# Soft-RoCE works in kernel threads: programs that poll without sleeping must leave them processor time.
 cd "$vm_folder" && chrt -i 0 "${vm_command[@]}"
 echo $? >"/run/vm/status$vm_host"
 sync

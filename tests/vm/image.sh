@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# image.sh FOLDER: put into FOLDER what a virtual machine of tests/vm/vm.sh boots: `kernel` (Debian's newest for
-# this architecture that has Soft-RoCE, from the package, which is not installed) and `initrd` (busybox, the
-# modules, tests/vm/init). Does nothing when they are there and this folder's files have not changed since.
-# Exit status: 0, or 77 with the reason why it cannot be done here.
+# image.sh FOLDER: put into FOLDER the files that a virtual machine of tests/vm/vm.sh boots. `kernel` is
+# Debian's newest for this architecture that has Soft-RoCE, from the package, which stays uninstalled.
+# `initrd` has busybox, the modules and tests/vm/init. With both files present and this folder's files
+# unchanged since, it has no work. Exit status: 0, or 77 with the reason why this machine cannot do it.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 export PATH=$PATH:/usr/sbin:/sbin
@@ -16,7 +16,7 @@ skip()
 }
 
 folder=$1
-# Everything the guest needs before it has the root file system, and what tests use.
+# Modules that the guest needs before it has the root file system, and modules that tests use.
 modules="virtio_pci virtio_net virtio_rng 9pnet_virtio 9p overlay crc32_generic crc32c_generic ib_core ib_uverbs
     rdma_rxe veth sch_netem"
 recipe=$(cat "$0" "$here/init" | cksum | cut -d' ' -f1)
@@ -34,7 +34,7 @@ tmp=$(mktemp -d "$folder/new.XXXXXX") || exit 1
 trap 'rm -rf "$tmp"' EXIT
 cd "$tmp" || exit 1
 
-# Flavours: "cloud" lacks Soft-RoCE, "rt" and unsigned ones are of no use here.
+# Flavours: "cloud" lacks Soft-RoCE, "rt" and unsigned kernels are useless here.
 candidates=$(apt-cache search --names-only '^linux-image-[0-9].*-amd64$' | cut -d' ' -f1 |
     grep -vE 'cloud|-rt-|unsigned|dbg' | sort -rV | head -n 3)
 [ -n "$candidates" ] || skip "apt-cache knows no kernel package (apt-get update?)"
@@ -63,7 +63,8 @@ field() # OFFSET BYTES
 start=$((($(field $((0x1f1)) 1) + 1) * 512 + $(field $((0x248)) 4)))
 length=$(field $((0x24c)) 4)
 tail -c +$((start + 1)) "$image" | head -c "$length" >payload
-# Behind it stands its length, of which unpackers complain after all is done; what counts is what has come out.
+# Its length stands behind it, and unpackers complain of that after the work is done. The unpacked bytes
+# count.
 { xz -dc payload || zstd -dqc payload; } >kernel 2>/dev/null
 [ "$(head -c 4 kernel | tail -c 3)" = ELF ] || cp "$image" kernel
 

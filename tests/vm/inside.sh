@@ -1,18 +1,20 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# inside.sh PART...: what runs in the virtual machines of tests/vm/vm.sh. NB_BUILDDIR is the build folder.
+# inside.sh PART...: the tests that run in the virtual machines of tests/vm/vm.sh. NB_BUILDDIR is the build
+# folder.
 #
-#   counters    every table version over RDMA; the devices' counters and the plugin's own prove where the bytes went
+#   counters    every table version over RDMA. The devices' counters and the plugin's own prove where the bytes went
 #   short       one operation of each kind, and point-to-point traffic
 #   long        the harness' programs, with all collectives, 2 to 8 nodes, and point-to-point traffic
 #   train       nibble-train with 2 and with 4 nodes: the same losses, digit by digit, as over TCP
-#   fallback    without settings: verbs, and TCP with one line that says why once the ports are down, then gone (one
-#               machine; last, since it leaves no devices)
-#   bandwidth   point-to-point beside ib_write_bw, with messages and queue pairs alike (one machine; with vm.sh -i what
-#               counts is the work that a byte takes, without it also who gets the processors when)
+#   fallback    without settings: verbs, and TCP with one line that gives the reason once the ports are down, then gone.
+#               For one machine, and as the last part, since it leaves no devices
+#   bandwidth   point-to-point beside ib_write_bw, with messages and queue pairs alike, for one machine. With vm.sh -i
+#               it measures the work for each byte. Without -i the distribution of processor time counts, too
 #
-# In one machine even nodes have rxe0 and odd ones rxe1, with the cable in between; of two machines each has an rxe0.
+# In one machine even nodes have rxe0 and odd ones rxe1, with the cable in between. With two machines each has
+# an rxe0.
 set -u
 cd "$NB_BUILDDIR" || exit 1
 unset NB_LONG_TESTS
@@ -37,8 +39,8 @@ say()
     echo "$(cut -d' ' -f1 /proc/uptime) s: $*"
 }
 
-# limited SECONDS COMMAND...: as timeout, but first tells what the threads were at. The seconds are those of a machine with
-# nothing else to do; a busy one gets five times as many.
+# limited SECONDS COMMAND...: run it as timeout does, but first print where the threads were. The seconds are
+# for an idle machine, and a busy machine gets five times as many.
 limited()
 {
     local limit=$((5 * $1)) pid task program
@@ -66,7 +68,7 @@ limited()
     wait $pid
 }
 
-# try SECONDS NAME COMMAND...: over RDMA; prints the end of what a failed one said.
+# try SECONDS NAME COMMAND...: run it over RDMA, and print the end of a failed command's output.
 try()
 {
     local limit=$1 name=$2 log
@@ -117,7 +119,7 @@ counters()
     fi
     # shellcheck disable=SC2086
     p=$(($(packets) - p0)) c=$(($(octets $cables) - c0)) m=$(($(octets $metadata) - m0)) s=$(($(segments) - s0))
-    # What the engines of this machine's nodes say that they have sent: wire= of the summaries.
+    # Bytes that the engines of this machine's nodes report as sent: wire= of the summaries.
     wire=$(grep -o 'wire=[0-9]*' $log | cut -d= -f2 | awk '{ n += $1 } END { printf "%.0f\n", n }')
     say "every table version: the engines sent $wire bytes; RDMA devices $p packets, cable $c bytes," \
         "${metadata:-no} other interface $m bytes, TCP $s segments"
@@ -125,7 +127,7 @@ counters()
         say "FAIL: the transport is not verbs"
         failed=1
     fi
-    # 4096 bytes of payload a packet at most; the sockets carry only what connecting takes.
+    # At most 4096 bytes of payload a packet. Only connecting uses the sockets.
     if [ "$wire" -lt 100000 ] || [ $((p * 4096)) -lt "$wire" ] || [ "$c" -lt "$wire" ]; then
         say "FAIL: the RDMA devices have not carried these bytes"
         failed=1
@@ -158,14 +160,14 @@ long()
 train()
 {
     local nodes transport settings
-    # Little text, since emulated floating point is slow, and most of it goes into validation.
+    # Little text, since emulated floating point is slow, and validation takes most of it.
     cat /usr/share/common-licenses/*GPL-[23] | head -c 66000 >/tmp/text
     for nodes in 2 4; do
         for transport in tcp verbs; do
             settings=$tcp
             [ $transport = tcp ] || settings=$rdma
-            # Coded from the first step on. The program's own verdict is about learning, for which so few steps are
-            # not enough: 1 is expected.
+            # Coded from the first step on. The program's own verdict is about learning, for which so few
+            # steps do not suffice: 1 is expected.
             NIBBLE_GRAD=all NIBBLE_WARMUP_STEPS=0 NB_HARNESS_SETTINGS=$settings timeout 3000 \
                 tools/nibble-train -n $nodes --steps 4 --layers 2 --width 32 \
                 --heads 1 --context 32 --batch 1 --text /tmp/text --runs feedback -o /tmp/$transport$nodes \
@@ -190,8 +192,8 @@ train()
     done
 }
 
-# Both alternate; the median of the ratios is judged. 512 KiB and 128 KiB are the messages of NCCL's collectives and of
-# its own sends and receives.
+# Both alternate, and the median of the ratios is judged. 512 KiB and 128 KiB are the messages of NCCL's
+# collectives and of its own sends and receives.
 bandwidth()
 {
     local size qps rounds=${NB_VM_ROUNDS:-3} reference own ratios i

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What vm.sh and test-vm.sh make of a machine whose kernel dies, with a QEMU that only writes what one would leave behind:
-# told apart from a command that fails and from a machine that hangs, tried once more, a skip with its reason after two
-# deaths, and never a pass.
+# The reaction of vm.sh and test-vm.sh to a machine whose kernel dies, with a QEMU that only writes the output
+# of such a machine. They must distinguish it from a command that fails and from a machine that hangs, try it
+# once more, skip with its reason after two deaths, and never pass.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 tmp=$(mktemp -d) || exit 1
@@ -33,7 +33,7 @@ echo "start $n: $what" >"$run/output$host"
 case $what in
 ok) echo 0 >"$run/status$host" ;;
 bad) echo 1 >"$run/status$host" ;;
-warned) # what a kernel survives
+warned) # messages that a kernel survives
     printf '%s\n' "[   70.1] WARNING: CPU: 0 PID: 9 at kernel/x.c:1 f+0x1/0x2" \
         "[   71.2] watchdog: BUG: soft lockup - CPU#0 stuck for 23s!" "[   72.3] INFO: task a:1 blocked for more than 120 seconds." >>"$console"
     echo 1 >"$run/status$host" ;;
@@ -56,8 +56,8 @@ NB_FAKE_COUNT=$tmp/count
 export PATH NB_VM_CACHE NB_FAKE_COUNT
 unset NB_VM_TESTS NB_VM_SECONDS NB_SANITIZE
 
-# expect STATUS STARTS PATTERN "WHAT ..." COMMAND...: machines that do WHAT; then the status, the number of machines that were
-# started, and a line of the output.
+# expect STATUS STARTS PATTERN "WHAT ..." COMMAND...: run machines that do WHAT. Then check the status, the
+# number of machines that were started, and a line of the output.
 expect()
 {
     want=$1 starts=$2 pattern=$3
@@ -82,13 +82,13 @@ expect 99 1 "^vm: the guest's kernel died: BUG: kernel NULL" "oops" "$vm" true
 expect 99 1 '^vm: kernel: .*rxe_wq do_work' "double" "$vm" true
 expect 125 1 'ended early' "early" "$vm" true
 expect 124 1 'over the limit of 2 s' "hangs" "$vm" -t 2 true
-# Of two machines: the other one is ended, and that is not its failure.
+# With two machines vm.sh ends the other machine, which is not that machine's failure.
 expect 0 2 '1\| start' "ok ok" "$vm" -n 2 true
 expect 99 2 "kernel died: PANIC" "double hangs" "$vm" -n 2 true
 expect 99 2 "kernel died: PANIC" "hangs double" "$vm" -n 2 true
 expect 1 2 '' "ok bad" "$vm" -n 2 true
 
-# The test around it. Its other reasons for a skip are not the matter here.
+# The test around it, without its other reasons for a skip.
 echo '#define NB_HAVE_VERBS 1' >"$tmp/build/config.h"
 printf '#!/bin/sh\necho libibverbs.so.1\n' >"$tmp/bin/ldconfig"
 chmod +x "$tmp/bin/ldconfig"
@@ -100,7 +100,7 @@ expect 0 2 "died \(try 1 of 2\): PANIC" "double ok" "$tmp/vm/test-vm.sh"
 expect 1 2 "died \(try 1 of 2\): PANIC" "double bad" "$tmp/vm/test-vm.sh"
 expect 77 2 "^SKIP: the guest's kernel died twice: BUG" "double oops" "$tmp/vm/test-vm.sh"
 expect 1 1 'ended early' "early" "$tmp/vm/test-vm.sh"
-# The long form goes on with its other parts, of which one failure is a failure of all.
+# The long form goes on with its other parts, and a failure of one is a failure of all.
 printf '#!/bin/sh\n' >"$tmp/bin/ib_write_bw"
 chmod +x "$tmp/bin/ib_write_bw"
 NB_VM_TESTS=long

@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The verbs transport over Soft-RoCE, in virtual machines. As one of `make check` in a short form of less than a minute;
-# `make check-vm` sets NB_VM_TESTS=long: the harness with all collectives and training in one machine with two devices
-# and in two machines with a wire in between, and the bandwidth beside ib_write_bw. NB_VM_TESTS=off leaves it out.
+# The verbs transport over Soft-RoCE, in virtual machines. `make check` runs a short form of less than a
+# minute. `make check-vm` sets NB_VM_TESTS=long: the harness with all collectives and training in one machine
+# with two devices and in two machines with a wire in between, and the bandwidth beside ib_write_bw.
+# NB_VM_TESTS=off leaves the test out.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 NB_BUILDDIR=$(cd "${NB_BUILDDIR:-.}" && pwd)
@@ -25,8 +26,9 @@ ldconfig -p 2>/dev/null | grep -q libibverbs.so.1 || /sbin/ldconfig -p | grep -q
 
 failed=0
 dead=
-# run OPTIONS... COMMAND...: in virtual machines. One whose kernel dies says nothing about nibble: once it is tried again.
-# If it dies again, too, this is not tested here, which is a skip with its reason and never a pass.
+# run OPTIONS... COMMAND...: run it in virtual machines. A machine whose kernel dies says nothing about
+# nibble: try it once more. If it dies again, too, this machine cannot run the test, which is a skip with its
+# reason and never a pass.
 run()
 {
     echo "== $*"
@@ -47,10 +49,11 @@ run()
     esac
 }
 
-# A known way for Soft-RoCE to die, in kernels before January 2026: a queue pair is destroyed while its retransmission timer
-# runs out ("RDMA/rxe: Fix race condition in QP timer handlers"). Timers run out where emulation is slow and much else runs.
+# A known way for Soft-RoCE to die, in kernels before January 2026: a queue pair is destroyed while its
+# retransmission timer runs out ("RDMA/rxe: Fix race condition in QP timer handlers"). Timers run out where
+# emulation is slow and the machine is busy.
 if [ "$form" = short ]; then
-    # The kernel may have to be fetched first, which is not the machine's time.
+    # Fetching the kernel may come first, and does not count as the machine's time.
     "$here/image.sh" "${NB_VM_CACHE:-$here/../../build/cache/vm}" || exit $?
     run -t "${NB_VM_SECONDS:-3000}" "$here/inside.sh" counters short
 else

@@ -1,26 +1,27 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# vm.sh [OPTION]... COMMAND [ARGUMENT]...: run a command in a virtual machine that has RDMA devices in software
-# (Soft-RoCE), by QEMU without hardware support, so that it works wherever the packages are.
+# vm.sh [OPTION]... COMMAND [ARGUMENT]...: run a command in a virtual machine that has RDMA devices in
+# software (Soft-RoCE), by QEMU without hardware support, so that it works wherever the packages are.
 #
-#   -n 2       two machines, joined by a wire; the command runs in both, with VM_HOST=0 and VM_HOST=1 and with
+#   -n 2       two machines, joined by a wire. The command runs in both, with VM_HOST=0 and VM_HOST=1 and with
 #              VM_SHARED, a file of memory that both can map (16 MiB, zero at first)
-#   -t SECONDS limit for everything (120)
+#   -t SECONDS limit for the whole run (120)
 #   -m SIZE    memory of a machine (2G)
-#   -e NAME    hand this variable on, if it is set; NB_* always are
+#   -e NAME    pass this variable on, if it is set. NB_* are always passed on
 #   -k FILE    keep the kernel's messages there
-#   -i         one processor, and a clock that counts its instructions: what is timed depends on the work done, not on
-#              what else this machine has to do
+#   -i         one processor, and a clock that counts its instructions: measured times depend on the work done,
+#              instead of on this machine's load
 #
-# The machine sees this one's files; what it writes is gone with it, but for files in the folder $VM_OUT. Output of
-# the command comes when it has ended ("0| " and "1| " tell two machines apart). Exit status: the command's, that of
-# the first machine that failed; 124 at the limit, 125 when a machine ended early, 99 when its kernel died (the first line
-# of the console that says so follows "vm: the guest's kernel died: "), 77 (with a reason) when there can be none.
-# The network of the machines leads nowhere. guest.sh tells what they have.
+# The virtual machine sees the outer machine's files. Its own writes go with it, except files in the folder $VM_OUT. Output
+# of the command comes when it has ended, with "0| " and "1| " in front of the lines of two machines. Exit
+# status: the command's, of the first machine that failed. 124 at the limit, 125 when a machine ended early.
+# 99 when its kernel died: the first line of the console that says so follows "vm: the guest's kernel died: ".
+# 77, with a reason, when machines cannot run here. The network of the machines leads nowhere. guest.sh
+# describes its devices.
 #
-# NB_VM_CACHE is the folder of the kernel (70 MB; build/cache/vm of the source folder). VM_ACCEL=kvm uses the
-# processor's support where QEMU can.
+# NB_VM_CACHE is the folder of the kernel (70 MB, build/cache/vm of the source folder by default).
+# VM_ACCEL=kvm uses the processor's support where QEMU can.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 export PATH=$PATH:/usr/sbin:/sbin
@@ -102,7 +103,7 @@ for ((h = 0; h < hosts; h++)); do
     pids="$pids $!"
 done
 
-# Of two machines one alone has nothing to do.
+# With two machines, a single one has no work.
 if [ "$hosts" = 2 ]; then
     dead=
     while [ -z "$dead" ]; do
@@ -117,15 +118,15 @@ if [ "$hosts" = 2 ]; then
     [ -s "$run/status$dead" ] || kill $pids 2>/dev/null
 fi
 
-# cause_of_death HOST: the line of its console that says that its kernel is dead; fails where none does. What a kernel
-# survives (warnings, tasks that are blocked, locked processors) is not among them.
+# cause_of_death HOST: print the line of its console that says that its kernel is dead, and fail without such
+# a line. Messages that a kernel survives do not count: warnings, blocked tasks, locked processors.
 cause_of_death()
 {
     grep -am1 -oE '(Kernel panic|PANIC:|double fault:|Oops:|BUG: (unable to handle|kernel NULL pointer)|general protection fault,).*' \
         "$run/console$1"
 }
 
-# A death counts for more than what its peer's command says or that it was ended, since these follow from it.
+# A death outweighs the status of its peer's command and the peer's forced end, since these follow from it.
 result=0
 died=
 h=0
