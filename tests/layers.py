@@ -1,36 +1,37 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Layers, folders and private headers of the library, from its objects and its includes; tests/check-layers.sh runs it.
+"""Layers, folders and private headers of the library, from its objects and its includes.
+tests/check-layers.sh runs it.
 
     layers.py SRCDIR OBJECT... [--extra NAME=OBJECT]... [--extra-source NAME=FILE]...
 
 An OBJECT is a path in the build folder, as libtool makes them: plugin/net/tcp/.libs/send.o. It stands for the source
 plugin/net/tcp/send.c, which is how offences name it. The extras add objects and sources under a name of the caller's.
 
-The rules are read from where people read them: the layers from the block ```layers of docs/architecture.md, the files
+The rules come from the places where people read them: the layers from the block ```layers of docs/architecture.md, the files
 that may have mutable globals from the head comment of plugin/base/context.h. Lines of the block:
 
-    coll                       a layer; it may use the layers on the lines below
+    coll                       a layer. It may use the layers on the lines below
     state | device             layers side by side, which must not use each other
-    state -> device (headers)  but for this: state may use device, here its headers only
-    policy: job > a | b > c    the folders inside policy; each may use the folders to the right of its own ">"
-    base shows log.h clock.h   headers of a folder that others may include, besides FOLDER/FOLDER.h
+    state -> device (headers)  except that state may use device, here its headers only
+    policy: job > a | b > c    the folders inside policy. Each may use the folders to the right of its own ">"
+    base shows log.h clock.h   headers of a folder that other folders may include, besides FOLDER/FOLDER.h
 
 Folders inside a layer without such a line may use each other in any direction, but not in a circle. Files of a
 folder may use each other freely. A folder may include the headers that the folder around it shows: a table of
 functions is declared there, and the folders inside implement it.
 
-One line is printed for each offence:
+It prints one line for each offence:
 
-    cycle FOLDER -> FOLDER: FILE FILE ...     these folders use each other in a circle; the files that do so
+    cycle FOLDER -> FOLDER: FILE FILE ...     these folders use each other in a circle, by these files
     include-cycle FILE: FILE FILE ...         these headers include each other in a circle
-    symbol FILE -> FILE: SYMBOL ...           an object refers to one of a folder that its own must not use
-    include FILE -> FILE                      likewise an include
+    symbol FILE -> FILE: SYMBOL ...           an object refers to an object of a folder that its own folder must not use
+    include FILE -> FILE                      the same for an include
     private FILE -> FILE                      a file includes a header that another folder does not show
     global FILE: SYMBOL                       a mutable variable outside of any function's stack
     rule ...                                  a rule that cannot be read, or is not needed
 
-Exit status: 0 without offences, 1 with some, 2 when it could not look.
+Exit status: 0 without offences, 1 with offences, 2 when it could not check.
 """
 import collections
 import os
@@ -40,7 +41,7 @@ import sys
 
 ROOTS = ("plugin", "kernels", "include")
 SUFFIXES = (".c", ".h", ".def", ".cu", ".cuh")
-# What compilers add of their own: sanitizers, coverage.
+# Names that compilers add: sanitizers, coverage.
 INSTRUMENTATION = re.compile(r"^(__?_?asan|__odr_asan|__ubsan|__tsan|__gcov|__llvm|__prof|__sancov|__start_|__stop_)")
 # Sections that are read-only once the loader has done its work.
 READ_ONLY = (".data.rel.ro", ".rodata", ".text", ".eh_frame", ".init_array", ".fini_array")
@@ -52,7 +53,7 @@ def give_up(text):
 
 
 def folder(name):
-    """The folder of a file below its root: "coll/flow" for plugin/coll/flow/send.c. "" for the config.h of the build."""
+    """Return the folder of a file below its root: "coll/flow" for plugin/coll/flow/send.c, "" for the build's config.h."""
     parts = name.split("/")
     if parts[0] == "plugin" and len(parts) > 2:
         return "/".join(parts[1:-1])
@@ -108,7 +109,7 @@ class Layers:
                 self.line[name.strip()] = n
 
     def allowed(self, a, b, header):
-        """Whether files of folder a may use those of folder b."""
+        """Return whether files of folder a may use files of folder b."""
         if a == b or b == "":
             return True
         over, under = layer(a), layer(b)
@@ -124,7 +125,7 @@ class Layers:
         return False
 
     def shows(self, header):
-        """Whether the folder of this header shows it to others."""
+        """Return whether the folder of this header shows it to other folders."""
         where, name = os.path.split(header.removeprefix("plugin/"))
         if where == "" or not header.startswith("plugin/"):
             return True
@@ -152,24 +153,24 @@ class Layers:
 
 
 def read_globals(srcdir):
-    """Files that may have mutable globals, of the list in context.h."""
+    """Return the files that may have mutable globals, from the list in context.h."""
     path = os.path.join(srcdir, "plugin/base/context.h")
     with open(path, encoding="utf-8") as f:
         head = f.read().split("*/")[1]
     return {"plugin/" + name for name in re.findall(r"^ \*   ([\w/]+/\w+\.c)\s+\S", head, re.M)}
 
 
-# ---- what there is ---------------------------------------------------------------------------------------
+# ---- files and objects -----------------------------------------------------------------------------------
 
 def source_of(obj):
-    """plugin/net/tcp/.libs/libnibble_la-send.o -> plugin/net/tcp/send.c"""
+    """Return an object's source: plugin/net/tcp/.libs/libnibble_la-send.o -> plugin/net/tcp/send.c"""
     name = obj.replace("/.libs/", "/")
     name = re.sub(r"/lib\w+_la-([^/]*)$", r"/\1", name)
     return re.sub(r"\.l?o$", ".c", name)
 
 
 def read_objects(objects):
-    """From [(name, path)]: {name: symbols defined}, {name: symbols referred to}, {name: mutable variables}"""
+    """Return, from [(name, path)]: {name: symbols defined}, {name: symbols referred to}, {name: mutable variables}"""
     defined, needed, mutable = {}, {}, {}
     env = dict(os.environ, LC_ALL="C")
     for name, path in objects:
@@ -195,7 +196,7 @@ def read_objects(objects):
 
 
 def read_includes(srcdir, extra):
-    """{file: files of ours that it includes}"""
+    """Return {file: files of the tree that it includes}"""
     sources = dict(extra)
     for root in ROOTS:
         for path, _, names in os.walk(os.path.join(srcdir, root)):
@@ -218,7 +219,7 @@ def read_includes(srcdir, extra):
 
 
 def cycles(graph):
-    """Strongly connected components of more than one node (Tarjan's, without recursion), each sorted."""
+    """Return strongly connected components of more than one node (Tarjan's, without recursion), each sorted."""
     index, low, stack, on, found = {}, {}, [], set(), []
     for root in sorted(graph):
         work = [] if root in index else [(root, None)]
@@ -251,7 +252,7 @@ def cycles(graph):
 # ---- offences --------------------------------------------------------------------------------------------
 
 def check_symbols(layers, defined, needed, offences):
-    """Returns {object: objects that it refers to}."""
+    """Check symbols, and return {object: objects that it refers to}."""
     where = {symbol: name for name, symbols in defined.items() for symbol in symbols}
     edges = collections.defaultdict(lambda: collections.defaultdict(set))
     for name, symbols in needed.items():
@@ -278,8 +279,8 @@ def check_includes(layers, includes, offences):
 
 
 def check_folders(references, includes, offences):
-    """Offences for folders that use each other in a circle."""
-    files = collections.defaultdict(set)  # (folder, folder): files of the first that use the second
+    """Add offences for folders that use each other in a circle."""
+    files = collections.defaultdict(set)  # (folder, folder): files of the first folder that use the second
     for graph in (references, includes):
         for a in graph:
             for b in graph[a]:
@@ -327,7 +328,7 @@ def main():
             offences.update(f"global {file}: {symbol}" for symbol in symbols)
     for file in may:
         if file not in mutable:
-            # Some need headers that are not everywhere.
+            # Some need headers that a machine may lack.
             if not os.path.exists(os.path.join(srcdir, file)):
                 offences.add(f"rule plugin/base/context.h: there is no {file}")
         elif not mutable[file]:

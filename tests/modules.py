@@ -22,7 +22,7 @@ HEADING = "## Modules and their tests\n"
 
 
 def words(path, top, seen):
-    """The words of a source and of the headers of tests/ that it includes, without comments and texts."""
+    """Return the words of a source and of the headers of tests/ that it includes, without comments and texts."""
     if path in seen:
         return set()
     seen.add(path)
@@ -37,7 +37,7 @@ def words(path, top, seen):
 
 
 def family(module, top):
-    """The test of a module whose names macros make, such as a codec's variant: ulp_avx2.c, test_ulp."""
+    """Return the test of a module whose names macros make, such as a codec's variant: ulp_avx2.c, test_ulp."""
     parts = module.stem.split("_")
     for n in range(len(parts), 0, -1):
         for root in (top / "tests", top):
@@ -63,7 +63,7 @@ def main():
             # The program that has the module's name comes first.
             direct.sort(key=lambda t: (m.stem not in t.stem, t.parent.name != m.parent.name, str(t)))
             reached[m] = (direct, None)
-    while True:  # callers of what is left, in rings
+    while True:  # callers of the remaining modules, in rings
         more = {}
         for m in modules:
             caller = m not in reached and next((c for c in modules if c in reached and names[m] & used[c]), None)

@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Instructions of evidence beside those of the codec.
 
-Plays steps of FSDP with large units (tests/jobs/cost) under callgrind, and says how many instructions of the last steps were spent in
-plugin/policy, samples and profiles (plugin/device/host/evidence.c) and positions (plugin/codec/pick.c), and how many in the codecs. What a
-function calls in other libraries (log2f, memcpy) is its own. From the build folder, with valgrind and its headers at build time:
+Plays steps of FSDP with large units (tests/jobs/cost) under callgrind. Prints how many instructions of the last
+steps were spent in plugin/policy, samples and profiles (plugin/device/host/evidence.c) and positions
+(plugin/codec/pick.c), and how many in the codecs. A function's calls in other libraries (log2f, memcpy) count as its
+own. From the build folder, with valgrind and its headers at build time:
 
     make tests/jobs/cost && evidence-cost.py [-n VALUES] [-u UNITS] [-t bf16|fp32] [--steps N] [--counted N] [--top N]
 
-Callgrind knows no AVX-512, so the codec is AVX2's. 77 when valgrind is not there.
+Callgrind does not know AVX-512, so the codec is AVX2's. 77 without valgrind.
 """
 import argparse
 import collections
@@ -47,10 +48,10 @@ class Names:
 
 
 def read(path):
-    """Instructions by (part, function). A function belongs to the file that it is defined in, with all that is inlined."""
+    """Return instructions by (part, function). A function belongs to the file that defines it, with all inlined code."""
     files, functions, objects = Names(), Names(), Names()
     costs = collections.Counter()
-    here = program = None  # (part, function); the object whose functions count
+    here = program = None  # (part, function), and the object whose functions count
     of_file = of_object = called_object = None
     call = False
     with open(path) as f:

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What changes of the 4-bit code would give on real gradients, before anybody writes them.
+"""Effect of changes of the 4-bit code on real gradients, before they are written.
 
-Trains as traces.py does and encodes the contribution of every node with NumPy's arithmetic: groups of 32, signed maximum, plain or after a
-Hadamard transform, carried error, as docs/wire-format.md has it but for escapes and wide tiles. For each idea and class of tensors it prints
-the error of the sum (NMSE, feedback's correction left out) and how far AdamW's update is off (1 - cos), means over the last steps.
+Trains as traces.py does and encodes the contribution of every node with NumPy's arithmetic: groups of 32, signed
+maximum, plain or after a Hadamard transform, carried error, as docs/wire-format.md has it except for escapes and wide
+tiles. For each idea and class of tensors it prints the error of the sum (NMSE, without feedback's correction) and how
+far AdamW's update is off (1 - cos), both as means over the last steps.
 
     ideas.py [-o adamw/usual/scratch/1] [--width 64] [--from 72]
 """
@@ -20,7 +21,7 @@ while len(HADAMARD) < 32:
 
 
 def by_tile(x, over):
-    """Sums of squares of each tile, for each of its groups."""
+    """Return the sum of squares of each tile, for each of its groups."""
     s = np.square(x).sum(1)
     pad = -len(s) % TILE
     s = np.pad(s, (0, pad)).reshape(-1, TILE).sum(1)
@@ -28,7 +29,7 @@ def by_tile(x, over):
 
 
 def rounded(s, bits):
-    """A scale with so many bits of mantissa; None: exact."""
+    """Return a scale with so many bits of mantissa. None: exact."""
     if bits is None:
         return s
     step = np.exp2(np.floor(np.log2(np.maximum(s, 1e-38))) - bits)
@@ -36,7 +37,7 @@ def rounded(s, bits):
 
 
 def quantize(d, q0, scale_bits, dither):
-    """Signed maximum, 2 * q0 levels; q0 for each group."""
+    """Quantize by the signed maximum in 2 * q0 levels, with q0 for each group."""
     i = np.abs(d).argmax(1)
     top = d[np.arange(len(d)), i]
     s = np.sign(top) * rounded(np.abs(top), scale_bits) / -q0
@@ -46,7 +47,7 @@ def quantize(d, q0, scale_bits, dither):
 
 
 def encode(g, state, random, node, o):
-    """What arrives of a contribution, by the options of an idea."""
+    """Return a contribution as it arrives, with the options of an idea."""
     x = g.reshape(-1, 32)
     e = state.get("e", np.zeros_like(x)) if o.get("feedback", 1) else np.zeros_like(x)
     if o.get("feedback", 1) and o.get("bound", 0.2):
@@ -105,7 +106,7 @@ IDEAS = {
 
 
 def classes(training):
-    """Positions of each class, of all units one after the other."""
+    """Return the positions of each class, of all units one after the other."""
     names = {}
     at = 0
     for k, unit in enumerate(training.units):

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Real training, whose gradients and weights the plugin gets to see.
+"""Real training, whose gradients and weights the plugin gets.
 
-A byte-level transformer is trained in PyTorch on the CPU, data-parallel on four ranks of two nodes, and each step's
-gradients and weights go to tests/jobs/traced, which plays the collectives of a framework with them to the whole plugin
-and says what it did. By hand, from the build folder (`make tests/jobs/traced`), with PyTorch and NumPy from PyPI:
+Trains a byte-level transformer in PyTorch on the CPU, data-parallel on four ranks of two nodes. Each step's gradients
+and weights go to tests/jobs/traced, which plays the collectives of a framework with them to the whole plugin and
+prints the plugin's decisions. By hand, from the build folder (`make tests/jobs/traced`), with PyTorch and NumPy from PyPI:
 
     traces.py matrix -o results.csv                  # every optimizer, rate, seed and start: hours on one core
-    traces.py matrix -o results.csv --only adamw     # those whose names begin so; what the file has is not run again
-    traces.py run lion/usual/scratch/1 -p fsdp2      # one of them; -v prints the plugin's log
-    traces.py table results.csv                      # what came out, for docs/results
+    traces.py matrix -o results.csv --only adamw     # runs whose names begin so and that the file lacks
+    traces.py run lion/usual/scratch/1 -p fsdp2      # one of them. -v prints the plugin's log
+    traces.py table results.csv                      # the table of results, for docs/results
 
-The ranks of a node see micro-batches of their own; their sum, which NCCL forms inside the node, is what one backward
-pass over both gives. Weights travel as BF16 and are computed with as such; the optimizers, PyTorch's own but for Lion,
-move FP32 masters by the clipped mean. The text is the sources of Python's standard library. Everything follows from the
-seed, but for rounding, which differs between machines.
+Each rank of a node sees its own micro-batches. Their sum, which NCCL forms inside the node, equals the result of one
+backward pass over both. Weights travel as BF16, and training computes with these BF16 values. The optimizers,
+PyTorch's own except for Lion, move FP32 masters by the clipped mean. The text is the sources of Python's standard
+library. Everything except rounding, which differs between machines, follows from the seed.
 """
 import argparse
 import csv
@@ -27,12 +27,12 @@ import subprocess
 import sys
 import time
 
-WIDTH, LAYERS, HEADS, CONTEXT = 64, 6, 4, 32  # 335 thousand parameters; see --width, --layers
+WIDTH, LAYERS, HEADS, CONTEXT = 64, 6, 4, 32  # 335 thousand parameters. See --width, --layers
 NODES, RANKS, SEQUENCES = 2, 4, 2  # sequences of a rank
-STEPS, RISE = 130, 20  # the learning rate rises over the first of them
+STEPS, RISE = 130, 20  # the learning rate rises over the first RISE steps
 PRETRAIN = 250  # steps of the checkpoint
 PIECE = 256  # units are padded to a multiple
-LATER = 100  # feedback counts from here on, and by then all has to be recognised
+LATER = 100  # feedback counts from here on, and by then all gradients must be recognised
 
 RATES = {  # low, usual, high
     "adamw": (3e-5, 3e-4, 3e-3),
@@ -47,7 +47,7 @@ SEEDS = (1, 2, 3)
 
 
 def configurations(seeds):
-    """Names of all runs, so ordered that a part of them says most."""
+    """Return the names of all runs, in the order in which a part of them says most."""
     rates = ("usual", "low", "high")
     return [f"{o}/{r}/{s}/{seed}" for seed in seeds for r in rates for s in STARTS for o in RATES]
 
@@ -57,7 +57,7 @@ def configurations(seeds):
 
 @functools.lru_cache
 def text():
-    """Bytes to learn from."""
+    """Return the bytes to learn from."""
     import numpy as np
     import torch
 
@@ -71,7 +71,7 @@ def text():
 
 
 def build():
-    """The model's class needs torch, which only training does."""
+    """Return the model's class. Only training needs torch, so only this function does."""
     import torch
     from torch import nn
     from torch.nn import functional as F
@@ -167,7 +167,7 @@ def lion_class():
 
 
 def optimizers(name, rate, units):
-    """What moves the masters. Those that treat values one by one get flat vectors, as FSDP's do."""
+    """Return the optimizers that move the masters. Optimizers of single values get flat vectors, as in FSDP."""
     import torch
 
     flat = [u.flat for u in units]
@@ -214,7 +214,7 @@ class Training:
         return x[:, :-1], x[:, 1:]
 
     def gradients(self):
-        """Of each node: the sum over its ranks of their means, unit by unit; and activations."""
+        """Return, for each node, the sum over its ranks of their means, unit by unit, and activations."""
         from torch.nn import functional as F
 
         nodes, residual, loss = [], [], 0.0
@@ -247,7 +247,7 @@ class Training:
 
 
 def checkpoint(path, seed=100):
-    """The state of a model that has been trained for a while; made from that seed when there is none yet."""
+    """Return the state of a model that has been trained for a while. The first call makes it from that seed."""
     import torch
 
     if not os.path.exists(path):
@@ -262,14 +262,14 @@ def checkpoint(path, seed=100):
 
 
 def bf16(vector):
-    """A vector's BF16 bit patterns."""
+    """Return a vector's BF16 bit patterns."""
     import torch
 
     return vector.bfloat16().view(torch.int16).numpy().tobytes()
 
 
 def trace(training, steps):
-    """The bytes that traced reads."""
+    """Yield the bytes that traced reads."""
     import numpy as np
 
     units = training.units
@@ -294,7 +294,7 @@ def trace(training, steps):
 
 
 def run(name, players, args):
-    """Train, and play it to as many plugins as there are players: a dictionary of figures for each."""
+    """Train, play the training to one plugin for each player, and return a dictionary of figures for each."""
     optimizer, rate, start, seed = name.split("/")
     state = checkpoint(args.checkpoint, args.pretrain) if start == "checkpoint" else None
     training = Training(optimizer, RATES[optimizer][NAMES.index(rate)], int(seed), state)
@@ -353,7 +353,7 @@ def matrix(args):
 
 
 def table(args):
-    """One line for an optimizer, rate and start: the worst of its seeds."""
+    """Print one line for each optimizer, rate and start: the worst of its seeds."""
     with open(args.output, newline="") as f:
         rows = list(csv.DictReader(f))
     print("| framework | optimizer | rate | start | runs | recognised, median | last | for good | coded % | fed % "

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python module with NumPy: what it hands to the library and takes from it. What the library's nodes do is compared with the
-plugin by tests/emulate; here a sum is made from the codec alone. tests/python/test-numpy.sh runs it."""
+"""The Python module with NumPy: the arrays that it passes to the library and gets back. tests/emulate compares the
+library's nodes with the plugin. Here the test makes a sum from the codec alone. tests/python/test-numpy.sh runs it."""
 import unittest
 
 import numpy as np
@@ -53,7 +53,7 @@ class Codec(unittest.TestCase):
 
 class Nodes(unittest.TestCase):
     def test_two_nodes_by_hand(self):
-        """What node 0 gets is its own block and the other's as coded; the residual is what coding has lost."""
+        """Node 0 gets its own block and the other node's block as coded. The residual is the coding's loss."""
         n, x = 20000, [normal(40000), normal(40000)]
         with nc.Cluster(2, {"WARMUP_STEPS": 0}) as cluster:
             for step in range(3):
@@ -62,7 +62,7 @@ class Nodes(unittest.TestCase):
                 out = cluster.reduce_scatter(x)
                 after = cluster.residual(1, n, function="reduce_scatter")
                 sent = out[0].astype(float) - x[0][:n]  # Q(h)
-                # h = g + e; the bound does not act on errors this small.
+                # h = g + e. The bound does not act on errors this small.
                 wanted = x[1][:n] + (0 if before is None else before)
                 lost = wanted - sent
                 self.assertLess(np.abs(lost).max(), 0.6)
@@ -84,7 +84,7 @@ class Nodes(unittest.TestCase):
             self.assertTrue((out[own] == other + x[own][block]).all())
 
     def test_without_copies(self):
-        """Results go where they are wanted, also into what is sent."""
+        """Results go into the array that the caller names, also into the sent array."""
         with nc.Cluster(3, {"RS": "raw", "AR": "raw"}, channels=2, buffer_bytes=1 << 18) as cluster:
             x = [normal(5000) for _ in range(3)]
             total = x[0] + x[1] + x[2]
@@ -175,7 +175,7 @@ class Report(unittest.TestCase):
         self.assertAlmostEqual({row[0]: row for row in c.rows()}["near"][2] / (0.5 * (0.6e-9 / 5) ** 2), 1, places=3)
 
     def test_a_name_again_begins_a_step(self):
-        """FSDP's hooks see modules, and no end of a step. The report is the one that step() would make."""
+        """FSDP's hooks see modules, but not the end of a step. The report must be the same as with step()."""
         from nibble_codec.report import Comparison
         implied, ended = Comparison(skip=2), Comparison(skip=2)
         a = np.array([3.0, 4.0])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hooks: what DDP and FSDP2 get over gloo is, to the bit, what a Cluster makes of the ranks' gradients. Ranks are processes of this
-program. tests/python/test-torch.sh runs it."""
+"""The hooks: DDP and FSDP2 over gloo must get, to the bit, the sums that a Cluster makes of the ranks' gradients. Ranks
+are processes of this program. tests/python/test-torch.sh runs it."""
 import os
 import sys
 import tempfile
@@ -40,7 +40,7 @@ def flat(m):
 
 
 def run_ddp(rank):
-    """Each rank has a cluster of its own, which gets what all ranks have brought to a bucket."""
+    """Each rank has its own cluster, which gets all ranks' contributions to a bucket."""
     comparison, names = Comparison(skip=1), []
     m = nn.parallel.DistributedDataParallel(model())
     optimizer = torch.optim.SGD(m.parameters(), lr=0.1)
@@ -67,7 +67,7 @@ def run_ddp(rank):
     check(all(torch.equal(w, weights[0]) for w in weights), "DDP: ranks have different weights")
     figures = cluster.figures()
     check(figures.coded > 0 and figures.with_feedback == figures.coded, "DDP: nothing was coded with feedback")
-    # What stands for DDP in one process orders values alike: else groups would be others.
+    # The stand-in for DDP in one process orders values alike. Otherwise the groups would differ.
     ids = {id(p): name for name, p in m.module.named_parameters()}
     made = [[ids[id(p)] for p in bucket] for bucket in local.buckets(m.module.parameters())]
     check(names[-len(made):] == made, f"local.buckets makes {made}, DDP {names[-len(made):]}")
@@ -79,7 +79,7 @@ def run_ddp(rank):
 
 
 def run_nodes(rank):
-    """Two ranks are a node: their sum is what the node brings."""
+    """Two ranks are a node: their sum is the node's contribution."""
     group = Group(ranks_per_node=2, settings=SETTINGS)
     brought = [torch.randn(30000, generator=torch.Generator().manual_seed(r)).bfloat16() for r in range(4)]
     with nc.Cluster(2, SETTINGS) as cluster:
@@ -93,7 +93,7 @@ def run_nodes(rank):
 
 
 class Mirrored(Group):
-    """Each rank has a cluster of its own beside, which gets what all ranks have brought, in the same order."""
+    """Beside FSDP each rank has its own cluster, which gets all ranks' contributions, in the same order."""
 
     def brought(self, tensor):
         room = [torch.empty_like(tensor) for _ in range(RANKS)]
@@ -157,7 +157,7 @@ def main():
     runs = {"ddp": (run_ddp, RANKS), "fsdp": (run_fsdp, RANKS), "nodes": (run_nodes, 4)}
     for name in sys.argv[1:] or runs:
         with tempfile.TemporaryDirectory() as folder:
-            # Forked, since PyTorch takes seconds to begin; this process has computed nothing.
+            # Forked, since PyTorch takes seconds to begin. This process has not computed before.
             run, ranks = runs[name]
             mp.start_processes(main_of, (os.path.join(folder, "meet"), run, ranks), nprocs=ranks, start_method="fork")
         print("ok", name, flush=True)

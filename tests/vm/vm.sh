@@ -13,12 +13,12 @@
 #   -i         one processor, and a clock that counts its instructions: measured times depend on the work done,
 #              instead of on this machine's load
 #
-# The virtual machine sees the outer machine's files. Its own writes go with it, except files in the folder $VM_OUT. Output
-# of the command comes when it has ended, with "0| " and "1| " in front of the lines of two machines. Exit
-# status: the command's, of the first machine that failed. 124 at the limit, 125 when a machine ended early.
-# 99 when its kernel died: the first line of the console that says so follows "vm: the guest's kernel died: ".
-# 77, with a reason, when machines cannot run here. The network of the machines leads nowhere. guest.sh
-# describes its devices.
+# The virtual machine sees the outer machine's files. Its own writes go with it, except files in the folder
+# $VM_OUT. Output of the command comes when it has ended, with "0| " and "1| " in front of the lines of two
+# machines. Exit status: the command's, of the first machine that failed. 124 at the limit, 125 when a machine
+# ended early. 99 when its kernel died: the first line of the console that says so follows "vm: the guest's
+# kernel died: ". 77, with a reason, when machines cannot run here. The network of the machines leads nowhere.
+# guest.sh describes its devices.
 #
 # NB_VM_CACHE is the folder of the kernel (70 MB, build/cache/vm of the source folder by default).
 # VM_ACCEL=kvm uses the processor's support where QEMU can.
@@ -43,7 +43,7 @@ while getopts n:t:m:e:k:i option; do
     esac
 done
 shift $((OPTIND - 1))
-[ $# -gt 0 ] || { sed -n '3,22s/^# \{0,1\}//p' "$0"; exit 125; }
+[ $# -gt 0 ] || { sed -n '4,25s/^# \{0,1\}//p' "$0"; exit 125; }
 
 for tool in qemu-system-x86_64 rdma ip chrt sysctl; do
     command -v $tool >/dev/null 2>&1 || { echo "SKIP: $tool is not installed"; exit 77; }
