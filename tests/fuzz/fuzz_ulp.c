@@ -30,7 +30,7 @@ static uint8_t *reference(size_t bytes, unsigned kind, uint64_t seed)
     return ref;
 }
 
-/* A decoder; `what` is a width or a type. */
+/* A decoder. `what` is a width or a type. */
 typedef int decoder(unsigned what, const void *coded, size_t len, const void *ref, size_t bytes, void *out);
 
 static int ulp_decoder(unsigned what, const void *coded, size_t len, const void *ref, size_t bytes, void *out)

@@ -261,7 +261,7 @@ static int write_word(const char *word)
     return 0;
 }
 
-/* Run rounds until all nodes get sums with a coding error (coded = 1) or without one (coded = 0). */
+/* Run rounds until all nodes get sums with a coding error, or without one when coded is 0. */
 static int until(struct hx_node *node, struct hx_comm *comm, int *round, int coded)
 {
     double begin = hx_now(), all[HX_MAX_NODES];

@@ -212,7 +212,7 @@ static int wrong_records_node(struct hx_node *node, void *arg)
         case 3:
             rec.func = HX_REDUCE_SCATTER; /* of an operation that never comes */
             break;
-        default: break; /* none at all */
+        default: break; /* no record */
         }
         if (round % 6 < 4 && push(comm, &rec, (size_t)(128 << 10) / HX_STEPS, 7))
             return 1;

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 struct fake_notes {
-    /* what was seen */
+    /* record of the calls */
     int inits, finalizes;
     int init_classes[32]; /* v11 and later: the traffic class of every init */
     uint64_t comm_id;
@@ -23,7 +23,7 @@ struct fake_notes {
     uint64_t reg_offset;
     int optional; /* isend or irecv had a non-NULL handle for profiler events */
     int open_comms, open_mrs;
-    /* what to do */
+    /* the test's orders */
     int fail_init, fail_devices, fail_properties, fail_listen, fail_connect, fail_isend, fail_irecv,
         fail_test, fail_reg; /* result to give */
     int device_type;

@@ -116,7 +116,7 @@ START_TEST(connects_of_their_own)
     ck_assert_int_eq(b->ops->close_listen(listen), 0);
     ck_assert_int_eq(a->ops->connect(a, 0, NULL, handle, &send), 0); /* refused, to be tried again */
     ck_assert_ptr_null(send);
-    b->ops->abandon(b, handle); /* none of its own */
+    b->ops->abandon(b, handle); /* the connect is another context's */
     ck_assert_int_eq(a->ops->connect(a, 0, NULL, handle, &send), 0);
     ck_assert_int_eq(b->ops->connect(b, 0, NULL, handle, &send), -EINVAL);
     nb_net_close(&node[1]);

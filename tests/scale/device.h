@@ -20,8 +20,8 @@ int scale_device_open(struct nb_context *ctx, const struct nb_device_wish *wish,
 /* Return an address range of `bytes` that must stay untouched. Ranges may overlap. */
 void *scale_nowhere(size_t bytes);
 
-/* Return coded bytes over plain bytes of values of a normal distribution, as the real codec (INT4, INT8) has
- * them. */
+/* Return coded bytes over plain bytes of values of a normal distribution, as the real codecs INT4 and INT8
+ * have them. */
 double scale_coded(enum nb_codec codec, enum nb_dtype type);
 
 #endif

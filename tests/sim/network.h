@@ -32,8 +32,8 @@ bool sim_network_reset(struct sim *s, int a, int b, uint64_t which, int comm, in
 bool sim_network_shows(const struct sim *s, int comm);
 /* Stop deliveries until `until`. */
 bool sim_network_stall(struct sim *s, int a, int b, uint64_t which, int64_t until);
-/* Flip a bit of the next message from a to b, below `limit` bytes (0: anywhere), or cut off its end.
- * `control`: of the next message of class CONTROL. */
+/* Flip a bit of the next message from a to b, or cut off its end. `limit`: the bit lies below so many bytes,
+ * 0: anywhere. `control`: the next message of class CONTROL. */
 void sim_network_flip(struct sim *s, int a, int b, bool control, uint64_t which, size_t limit);
 void sim_network_truncate(struct sim *s, int a, int b, bool control);
 /* Fail the next registration of a node. */

@@ -164,7 +164,7 @@ void hx_store(ncclDataType_t type, void *buf, size_t i, double value)
     }
 }
 
-/* Return a nearly Gaussian number (Irwin-Hall with 12 terms), with the same bits on every machine. */
+/* Return a nearly Gaussian number with the same bits on every machine: Irwin-Hall with 12 terms. */
 static double normal(uint64_t *state)
 {
     double sum = -6;

@@ -9,7 +9,7 @@
 #include "abi.h"
 #include "fake_table.h"
 
-#define RING 6u /* windows a node may be ahead of the slowest; fewer than NCCL's steps */
+#define RING 6u /* windows that a node may be ahead of the slowest. Fewer than NCCL's steps */
 #define MAX_WINDOW (512u << 10)
 #define FAULTY_CALL 5u /* the call in which a bug shows, on node 1 */
 #define POOL 4

@@ -175,7 +175,7 @@ int hx_ended(struct hx_node *node, int rank);
 /* Return the logger to pass to init. It captures into shared memory, and echoes when NB_HARNESS_VERBOSE is
  * set. */
 ncclDebugLogger_t hx_logger(void);
-/* Count lines of the own log that contain both strings (b may be NULL), or WARN lines. Any thread. */
+/* Count lines of the own log that contain both strings, or WARN lines. `b` may be NULL. Any thread. */
 int hx_log_count(const char *a, const char *b);
 int hx_log_warns(void);
 /* Do the same with another node's log. */
@@ -393,7 +393,7 @@ struct hx_op {
  * comm run one after the other in this order, and the send side of the next starts while the receive side of
  * the last drains. Any thread, one at a time for each comm. */
 ncclResult_t hx_post(struct hx_comm *comm, struct hx_op *op);
-/* Wait for it. Return ncclSuccess, the plugin's error (which every later op of the comm gets too), HX_BROKEN
+/* Wait for it. Return ncclSuccess, the plugin's error, which every later op of the comm gets too, HX_BROKEN
  * or HX_TIMEOUT, after which the op is still queued. timeout_s 0: no limit. */
 ncclResult_t hx_wait(struct hx_comm *comm, struct hx_op *op, double timeout_s);
 /* Both. */

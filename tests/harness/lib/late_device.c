@@ -186,7 +186,7 @@ static void poison(const struct device_call *c)
         memset(dst, 0xa5, bytes < POISON_BYTES ? bytes : POISON_BYTES);
 }
 
-/* End the process: the engine waits inside a call in which it must not. */
+/* End the process: the engine called without work, and so waits for the result, which it must not. */
 static void is_waited_for(const char *what)
 {
     fprintf(stderr, "late: the engine waits until it is done (%s)\n", what);

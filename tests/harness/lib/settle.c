@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Wait until the nodes of a job are idle. The messages that a plugin's threads send each other behind a
- * finished operation (confirmations, credits) have then arrived, however slow the machine is.
+ * Wait until the nodes of a job are idle. Confirmations, credits and other messages that a plugin's threads
+ * send each other behind a finished operation have then arrived, however slow the machine is.
  */
 #include <dirent.h>
 #include <stdlib.h>

@@ -99,7 +99,7 @@ struct buffer {
         caller; /* of all-reduces, as the plugin would find it. 0: a script, outside of backward passes */
 };
 
-/* Sum contributions a (of node 0) and b. They have n values each. Integers are rounded. */
+/* Sum contributions a, of node 0, and b. They have n values each. Integers are rounded. */
 void all_reduce(struct comm *comm, const struct buffer *buffer, const float *a, const float *b);
 void reduce_scatter(struct comm *comm, const struct buffer *buffer, const float *a, const float *b);
 /* Gather the whole vector. Each node has a half. */
