@@ -139,7 +139,8 @@ static int mean_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-/* Return whether every node measured the error of its codes. A node that owns all blocks would measure zero. */
+/* Return whether every node measured the error of its codes. A node that owns all blocks would measure
+ * zero. */
 static bool all_measured(const struct hx_report *rep, int nnodes)
 {
     for (int r = 0; r < nnodes; r++)
