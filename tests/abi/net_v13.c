@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ncclNetPlugin_v13 and ncclCollNetPlugin_v13, which NCCL does not have: a wider railId, and isend has a
- * priority. */
+/* ncclNetPlugin_v13 and ncclCollNetPlugin_v13, which do not exist in NCCL: a wider railId, and a priority for
+ * isend. */
 #include "tests/abi/net_v13.h"
 
 #include "abi/api.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A version that NCCL does not have, as the example of how to add one (docs/adding.md): v12 with two changes.
- * Properties have a wider railId, and isend has a priority. In a real one these declarations go to
+ * Properties have a wider railId, and isend has a priority. For a real version these declarations go to
  * include/nibble/nccl_net.h.
  */
 #ifndef NIBBLE_TESTS_ABI_NET_V13_H
@@ -27,7 +27,7 @@ typedef struct {
     size_t maxP2pBytes;
     size_t maxCollBytes;
     int maxMultiRequestSize;
-    int64_t railId; /* int16_t before */
+    int64_t railId; /* int16_t in v12 */
     int16_t planeId;
 } ncclNetProperties_v13_t;
 

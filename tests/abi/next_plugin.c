@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See next_plugin.h; NEXT_VERSION is 4, 5 or 6. */
+/* See next_plugin.h. NEXT_VERSION is 4, 5 or 6. */
 #include "next_plugin.h"
 
 #include <stdarg.h>
@@ -26,7 +26,7 @@ __attribute__((format(printf, 1, 2))) static void note(const char *fmt, ...)
     struct next_plugin *p = &nb_next_plugin;
     va_list ap;
 
-    if (!p->log) /* loaded by nobody who looks */
+    if (!p->log) /* loaded by a process that keeps no log */
         return;
     va_start(ap, fmt);
     p->used += (size_t)vsnprintf(p->log + p->used, p->cap - p->used, fmt, ap);
@@ -42,7 +42,7 @@ static int number(const void *handle)
 
 static struct handle *numbered(int n)
 {
-    static struct handle all[65536]; /* children may name it as long as they like */
+    static struct handle all[65536]; /* children may name a handle at any later time */
     static atomic_uint used;
     struct handle *h = &all[atomic_fetch_add(&used, 1) % 65536];
 
@@ -69,8 +69,8 @@ static ncclResult_t prof_init(void **context, int *mask, const char *name, uint6
 
 static ncclResult_t prof_start(void *context, void **handle, TYPE(ncclProfilerEventDescr) * d)
 {
-    /* A proxy's operation for another process, by the test's sign: its parent and context, and the context of
-     * what is below it, are that one's. */
+    /* A proxy's operation for another process, marked by the test: its parent, its context, and the context
+     * of events below it belong to that process. */
     const bool foreign = d->type == ncclProfileProxyOp && d->proxyOp.pid < 0;
     const bool below = d->type == ncclProfileProxyStep || d->type == ncclProfileNetPlugin;
 

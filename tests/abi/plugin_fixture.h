@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The built plugin, opened as NCCL opens it, and its tables by name. */
+/* Open the built plugin as NCCL does, and find its tables by name. */
 #ifndef NIBBLE_TESTS_ABI_PLUGIN_FIXTURE_H
 #define NIBBLE_TESTS_ABI_PLUGIN_FIXTURE_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Contexts as tests and simulations make them: each has settings, a clock, a label, a transport and lists of
- * its own, and none knows of the others, of the process's or of the environment. What two of them do together
- * is in tests/coll/test_contexts.c.
+ * Contexts as tests and simulations make them. Each has its own settings, clock, label, transport and lists,
+ * and is independent of other contexts, of the process and of the environment. tests/coll/test_contexts.c
+ * tests two contexts that work together.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -192,7 +192,7 @@ START_TEST(lines_have_the_label)
     ck_assert_msg(capture_has("node 3: NIBBLE_GRAD: rule \"nonsense\""), "%s", capture_text);
     ck_assert_ptr_null(ctx);
     capture_reset();
-    NB_WARN("of nobody"); /* the label is gone with the call */
+    NB_WARN("of nobody"); /* the label ended with the call */
     ck_assert(!capture_has("node 3"));
 }
 END_TEST
@@ -206,7 +206,7 @@ START_TEST(the_process_has_another)
     ck_assert_ptr_eq(nb_process_context(), process);
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
     ck_assert_int_eq(nb_process_init(NB_HALF_NET, 1, -1, capture_log, &init), 0);
-    ck_assert_int_eq(process->params->credits, 9); /* the environment's */
+    ck_assert_int_eq(process->params->credits, 9); /* from the environment */
     ck_assert_int_eq(ctx->params->credits, 5);
     ck_assert_int_eq(nb_process_finalize(NB_HALF_NET, init), 0);
     ck_assert_int_eq(process->params->credits, nb_params_defaults()->credits);

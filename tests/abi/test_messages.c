@@ -14,7 +14,7 @@ static void fill(unsigned char *p, size_t n, unsigned seed)
         p[i] = (unsigned char)(i * 7 + seed + (i >> 8));
 }
 
-/* One table version as the loop below needs it. */
+/* One table version in the form that the loop below needs. */
 struct driver {
     int version;
     ncclResult_t (*init)(void);
@@ -115,7 +115,7 @@ static const struct driver *const drivers[] = {&driver_8, &driver_9, &driver_10,
 START_TEST(messages_pass_through_every_version)
 {
     const struct driver *d = drivers[_i % NDRIVERS];
-    if (_i >= NDRIVERS) { /* again, on the last of the devices that one NIC is shown as */
+    if (_i >= NDRIVERS) { /* again, on the last of the devices that one NIC appears as */
         setenv("NIBBLE_DEVS_PER_NIC", "4", 1);
         message_dev = 3;
     }
@@ -142,7 +142,7 @@ START_TEST(messages_pass_through_every_version)
     fill(sent[0], BYTES, 1);
     fill(sent[1], BYTES, 2);
 
-    /* A grouped receive, whose sizes must fill exactly two entries, and which is longer than what comes. */
+    /* Post a grouped receive. Its sizes must fill exactly two entries, and it is longer than the message. */
     void *data[2] = {got[0], got[1]};
     size_t sizes[2] = {BYTES, BYTES};
     int tags[2] = {10, 20};

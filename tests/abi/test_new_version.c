@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A new version of a table is one file over the version-free functions (docs/adding.md): a toy v13 works
- * beside the others. */
+/* A new version of a table is one file over the version-free functions (docs/adding.md). A toy v13 works
+ * beside the real versions. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What nibble passes on to the profiler and the tuner after it (NIBBLE_PROFILER_NEXT, NIBBLE_TUNER_NEXT),
- * against what they are told without nibble: the same calls, to the letter. NCCL's part, the rule of masks
- * among it, is played as its src/plugin/profiler.cc does it.
+ * Compare the calls that nibble passes on to the profiler and the tuner after it (NIBBLE_PROFILER_NEXT,
+ * NIBBLE_TUNER_NEXT) with the calls that they get without nibble: the same calls, to the letter. The test
+ * plays NCCL's part, including the rule of masks, as NCCL's src/plugin/profiler.cc does it.
  */
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -22,7 +22,7 @@ static void *module_lib;
 static struct next_plugin *next;
 static char text[2][LOG_CAP];
 
-/* The module of this version, its log in text[i]. */
+/* Open the module of this version, with its log in text[i]. */
 static void *open_next(int version, int i)
 {
     char path[512];
@@ -41,7 +41,7 @@ static void *open_next(int version, int i)
 
 /* ---- The profiler -------------------------------------------------------------------------------------- */
 
-struct player { /* NCCL with this table of a profiler */
+struct player { /* NCCL with a profiler's table of this version */
     int version;
     const void *table;
     int mask; /* NCCL's own */
@@ -59,7 +59,7 @@ static bool enabled(const struct player *p, int mask)
 
 static void *start(struct player *p, void *context, const ncclProfilerEventDescr_v6_t *d)
 {
-    void *handle = (void *)(uintptr_t)0x77; /* what an earlier event left there */
+    void *handle = (void *)(uintptr_t)0x77; /* a value left by an earlier event */
 
     if (p->version == 4) {
         ncclProfilerEventDescr_v4_t e = {
@@ -134,7 +134,7 @@ static void proxy(struct player *p, void *context, void *parent, int pid)
     stop(p, op);
 }
 
-/* The launch of what was called as `call` in `group`. */
+/* Launch the operation that `call` called in `group`. */
 static void launch(struct player *p, void *context, void *group, void *call, size_t count)
 {
     void *kernel = NULL, *set = NULL, *coll = NULL, *channel = NULL;
@@ -189,8 +189,7 @@ static void *call_of(struct player *p, void *context, void *group, size_t count,
     return call;
 }
 
-/* An operation, called and launched, replayed if captured, and what a proxy does, also for another
- * process. */
+/* Play an operation: call, launch, replay if captured, and the proxy's part, also for another process. */
 static void operation(struct player *p, void *context, size_t count, bool captured)
 {
     void *group = NULL, *call, *engine = NULL;
@@ -231,7 +230,7 @@ static void profile(struct player *p)
             ok(V6(p)->init(&p->context[c], 0x10u + (unsigned)c, &p->mask, name, 2, 4, 1, capture_log));
         ck_assert_ptr_nonnull(p->context[c]);
     }
-    if (p->version < 6) /* NCCL knows no more of them */
+    if (p->version < 6) /* older versions of NCCL end here */
         p->mask &= p->version == 4 ? 255 : 4095;
     for (int i = 0; i < 3; i++) {
         operation(p, p->context[i % 2], 1000u + (unsigned)i, i == 1);
@@ -252,17 +251,23 @@ static const int masks[] = {0x7fff,
                             ncclProfileCeSync,
                             0};
 #define MASKS ((int)(sizeof(masks) / sizeof(masks[0])))
-static const int versions[][2] = {{4, 4}, {5, 5}, {6, 6},
-                                  {6, 5}, {6, 4}, {5, 4}}; /* NCCL's table, the next one's */
+static const int versions[][2] = {{4, 4},
+                                  {5, 5},
+                                  {6, 6},
+                                  /* version of NCCL's table, version of the next profiler */
+                                  {6, 5},
+                                  {6, 4},
+                                  {5, 4}};
 #define VERSIONS ((int)(sizeof(versions) / sizeof(versions[0])))
 
-/* NCCL drops what a mask asks for beyond what it knows before it asks a profiler of that version. */
+/* Before NCCL calls a profiler of an older version it drops the mask's bits that the version does not
+ * know. */
 static int known(int version, int mask)
 {
     return mask & (version == 4 ? 255 : version == 5 ? 4095 : 32767);
 }
 
-/* The lines from where they differ. */
+/* Compare the logs. On a difference print the lines from there. */
 static void same(void)
 {
     size_t at = 0;
@@ -315,7 +320,7 @@ START_TEST(its_mask_may_change_while_the_job_runs)
 }
 END_TEST
 
-/* NCCL goes on without a profiler whose init fails; so does nibble, which has its own events still. */
+/* NCCL goes on without a profiler whose init fails. nibble does so too, and still gets its own events. */
 START_TEST(its_failure_is_its_own)
 {
     struct player p = {.version = 6};
@@ -353,7 +358,7 @@ END_TEST
 
 static float costs[NCCL_NUM_ALGORITHMS_V5][NCCL_NUM_PROTOCOLS_V5];
 
-/* NCCL asks about an all-gather of `bytes`; the cheapest algorithm, and the channels. */
+/* Play NCCL's question about an all-gather of `bytes`. Return the cheapest algorithm, and the channels. */
 static int ask(const ncclTuner_v6_t *t, void *context, size_t bytes, int *channels, ncclResult_t expected)
 {
     float *flat = &costs[0][0];
@@ -402,17 +407,18 @@ START_TEST(the_next_tuner_is_asked_first)
     t = table("ncclTunerPlugin", ours);
     context = begin_tuner(ours);
     ck_assert(strstr(text[0], theirs == 4 ? "init 1: 0x0 8 4" : "init 1: 0x99 8 4"));
-    /* It has no wish: nibble's choice. */
+    /* The next tuner has no wish: nibble's choice. */
     ck_assert_int_eq(ask(t, context, 1 << 26, &channels, ncclSuccess), NCCL_ALGO_COLLNET_DIRECT);
     ck_assert_int_eq(channels, 2);
     ck_assert(strstr(text[0], "67108864 1 7 3 0 2 10\n"));
-    /* Its wish stands where nibble has none, and not where nibble has one. */
+    /* Its wish stands only where nibble has none. */
     next->prefers = NCCL_ALGO_RING;
     ck_assert_int_eq(ask(t, context, 1000, &channels, ncclSuccess), NCCL_ALGO_RING);
     ck_assert_int_eq(channels, 7);
     ck_assert_int_eq(ask(t, context, 1 << 26, &channels, ncclSuccess), NCCL_ALGO_COLLNET_DIRECT);
     ck_assert_int_eq(channels, 2);
-    /* Its error is NCCL's to see: hidden on one rank it would have this rank choose otherwise. */
+    /* NCCL must see its error: hidden on one rank, the error would make this rank select another
+     * algorithm. */
     next->refuses = ncclSystemError;
     ask(t, context, 1 << 26, &channels, ncclSystemError);
     next->refuses = ncclSuccess;
@@ -426,7 +432,7 @@ START_TEST(the_next_tuner_is_asked_first)
 }
 END_TEST
 
-/* NCCL may load nibble's tuner beside another network plugin: then there is nothing but to pass on. */
+/* NCCL may load nibble's tuner beside another network plugin. Then the tuner only passes calls on. */
 START_TEST(a_tuner_is_passed_on_without_a_network_half)
 {
     const ncclTuner_v6_t *t;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Load, init, use, finalize, unload, a hundred times in one process, as NCCL does when the last communicator
- * goes and the next one comes: nothing may be left behind. A plain program, since Check's forks would hide a
- * leak.
+ * Load, init, use, finalize and unload a hundred times in one process, as NCCL does when the last
+ * communicator goes and the next one comes. The process must not grow. A plain program, because Check's forks
+ * would hide a leak.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -18,7 +18,7 @@
 
 #define WARM_UP 20 /* rounds until the C library's caches of freed memory are full */
 #define ROUNDS 100
-#define HEAP_SLACK 1024 /* bytes; the smallest object, leaked once a round, is three times that */
+#define HEAP_SLACK 1024 /* bytes. The smallest object, leaked once a round, is three times that */
 
 static int count_entries(const char *folder)
 {
@@ -127,12 +127,12 @@ int main(void)
     int fds_now = count_entries("/proc/self/fd");
     int threads_now = count_entries("/proc/self/task");
     int mappings_now = maps();
-    size_t heap_now = mallinfo2().uordblks; /* 0 throughout under AddressSanitizer, which has its own check */
+    size_t heap_now = mallinfo2().uordblks; /* always 0 under AddressSanitizer, which has its own check */
     printf(
         "after %d rounds: descriptors %d -> %d, threads %d -> %d, mappings %d -> %d, heap %zu -> %zu bytes\n",
         ROUNDS, fds, fds_now, threads, threads_now, mappings, mappings_now, heap, heap_now);
     int bad = fds_now != fds || threads_now != threads || heap_now > heap + HEAP_SLACK;
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* their allocators map as they like */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* their allocators map memory freely */
     bad = bad || mappings_now > mappings + 2;
 #endif
     return bad ? EXIT_FAILURE : EXIT_SUCCESS;

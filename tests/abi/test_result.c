@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What NCCL, and with it the user, is told about each kind of failure. */
+/* The results and log lines that NCCL, and with it the user, gets for each kind of failure. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -34,7 +34,8 @@ START_TEST(during_init_an_invalid_value_is_the_users)
 }
 END_TEST
 
-/* NCCL 2.27 and older drop what the progress thread is told: said once, also where NCCL shows no warnings. */
+/* NCCL 2.27 and older drop errors of the progress thread. The plugin says so once, even where NCCL shows no
+ * warnings. */
 START_TEST(dropped_errors_are_told_of)
 {
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The built plugin as NCCL sees it: opened with dlopen, used through its exported tables only. Whatever
- * differs between table versions is driven through all of them; what the engine does is tested elsewhere.
+ * The built plugin as NCCL sees it: opened with dlopen, used through its exported tables only. The tests
+ * drive every difference between table versions through all versions. Other tests cover the engine.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "plugin_fixture.h"
 #include "tests/suite.h"
 
-/* ---- What is exported ----------------------------------------------------------------------------- */
+/* ---- Exported symbols ----------------------------------------------------------------------------- */
 
 #define ALL_SET(t, ...) \
     do { \
@@ -58,8 +58,8 @@ START_TEST(all_tables_are_complete)
 }
 END_TEST
 
-/* NCCL takes the first table it finds, newest first. Each release must find both halves in the same version,
- * and its newest. */
+/* NCCL takes the first table that it finds, newest first. Each release must find both halves in the same
+ * version, which must be its newest. */
 START_TEST(every_release_finds_its_newest_version)
 {
     static const struct {
@@ -98,14 +98,14 @@ START_TEST(one_banner_and_the_halves_end_in_any_order)
     ok(NET(12)->finalize(net_ctx));
     ok(NET(12)->finalize(second));
     int ndev = 0;
-    ok(COLLNET(12)->devices(&ndev)); /* NCCL finalizes the net half first: the other one must live on */
+    ok(COLLNET(12)->devices(&ndev)); /* NCCL finalizes the net half first: the CollNet half must live on */
     ck_assert_int_ge(ndev, 1);
     ok(COLLNET(12)->finalize(coll_ctx));
     ck_assert_int_eq(capture_warnings, 0);
 
     ck_assert_int_ne(COLLNET(12)->devices(&ndev), ncclSuccess);
     ck_assert_int_eq(ndev, 0);
-    setenv("NIBBLE_CREDITS", "8", 1); /* and the next life reads the environment anew */
+    setenv("NIBBLE_CREDITS", "8", 1); /* the next init reads the environment anew */
     capture_reset();
     init_v12();
     ck_assert(capture_has("NIBBLE_CREDITS=8"));
@@ -126,7 +126,7 @@ START_TEST(finalize_of_the_wrong_context_is_refused)
 }
 END_TEST
 
-/* Where one fails on one node alone, NCCL ends the job or hangs: all nodes decline instead
+/* An init that fails on one node alone makes NCCL end the job or hang. All nodes decline instead
  * (tests/harness/bringup). */
 START_TEST(a_bad_setting_fails_no_init_but_stops_the_job)
 {
@@ -146,7 +146,7 @@ START_TEST(a_bad_setting_fails_no_init_but_stops_the_job)
     ok(NET(12)->devices(&n));
     ok(COLLNET(12)->devices(&m));
     ck_assert(n == m && n > 0);
-    /* NCCL would go on without CollNet; so that the job stops, nothing can be connected. */
+    /* NCCL would go on without CollNet. All connections fail, so that the job stops. */
     ck_assert_int_eq(NET(12)->listen(net, 0, handle, &listener), ncclInvalidUsage);
     ck_assert_ptr_null(listener);
     ck_assert(capture_has("the job stops, since NIBBLE_REQUIRE has settings"));
@@ -162,12 +162,12 @@ START_TEST(a_bad_setting_fails_no_init_but_stops_the_job)
     unsetenv("NIBBLE_GRAD");
     setenv("NIBBLE_UNIT_BYTES", "4096", 1);
     capture_reset();
-    ok(NET(9)->init(capture_log)); /* the next life reads the environment anew */
+    ok(NET(9)->init(capture_log)); /* the next init reads the environment anew */
     ck_assert(!capture_has("NIBBLE_UNIT_BYTES=many"));
 }
 END_TEST
 
-/* Connections that NCCL left open keep what they stand on alive. */
+/* Connections that NCCL left open keep their resources alive. */
 START_TEST(finalize_with_an_open_connection_is_survived)
 {
     char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
@@ -200,7 +200,7 @@ END_TEST
         ck_assert((a).netDeviceVersion == (b).netDeviceVersion && (a).latency == (b).latency); \
     } while (0)
 
-/* Once as it is, once with the NIC shown four times. */
+/* Once with the NIC as one device, once with the NIC shown four times. */
 START_TEST(both_halves_show_the_same_devices_in_every_version)
 {
     if (_i)
@@ -257,7 +257,7 @@ START_TEST(both_halves_show_the_same_devices_in_every_version)
         ck_assert(n12.railId == NCCL_NET_ID_UNDEF && n12.planeId == NCCL_NET_ID_UNDEF);
         ck_assert_int_eq(n12.maxMultiRequestSize, 1);
         ncclNetProperties_v12_t first;
-        ok(NET(12)->getProperties(0, &first)); /* NCCL shares the link by these two */
+        ok(NET(12)->getProperties(0, &first)); /* NCCL uses these two to share the link */
         ck_assert(first.guid == n12.guid && first.port == n12.port);
         ck_assert(d == 0 || strcmp(first.name, n12.name) != 0);
     }
@@ -282,7 +282,7 @@ END_TEST
 
 /* ---- NULL arguments ------------------------------------------------------------------------------- */
 
-/* The call gives `want`, says so, and writes NULL to *request when it has one. */
+/* Require that the call returns `want`, logs it, and writes NULL to *request where it has one. */
 #define REFUSED(call) \
     do { \
         int before_ = capture_warnings; \
@@ -335,7 +335,7 @@ START_TEST(net_survives_null)
     REFUSED_REQUEST(n->iflush(NULL, 1, data, int_sizes, mhandles, &request));
     REFUSED(n->test(NULL, &done, NULL));
 
-    /* With a real comm, so that the other arguments are looked at. */
+    /* Pass a real comm, so that the call looks at the other arguments. */
     ok(n->listen(net_ctx, 0, handle, &listener));
     REFUSED(n->accept(listener, NULL, NULL));
     void *receiver = NULL;
@@ -509,7 +509,7 @@ START_TEST(profiler_alone)
     ok(p6->stopEvent(handle));
     d.parentObj = handle;
     d.type = ncclProfileColl;
-    memset(&d.coll, 0, sizeof(d.coll)); /* no texts at all */
+    memset(&d.coll, 0, sizeof(d.coll)); /* without any text */
     ok(p6->startEvent(ctx, &handle, &d));
     ck_assert_ptr_null(handle);
     ok(p6->finalize(ctx));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Test data for the codecs: a small generator that is the same on every machine, and the kinds of values that
- * gradients, padding and accidents are made of. Static functions only; each test program includes it once.
+ * Test data for the codecs: a small generator that is the same on every machine, and kinds of values that
+ * occur as gradients, padding and accidents. Only static functions. Each test program includes it once.
  */
 #ifndef NIBBLE_TESTS_CODEC_DATA_H
 #define NIBBLE_TESTS_CODEC_DATA_H
@@ -26,7 +26,7 @@ static inline uint64_t rng_next(struct rng *r)
     return z ^ z >> 31;
 }
 
-/* Uniform below n. */
+/* Return a uniform number below n. */
 static inline uint64_t rng_below(struct rng *r, uint64_t n)
 {
     return rng_next(r) % n;
@@ -65,16 +65,16 @@ static NB_UNUSED double rng_mix(struct rng *r)
     return rng_gauss(r) * scale;
 }
 
-/* Kinds of data that between them reach every path of the encoders. */
+/* Kinds of data that together reach every path of the encoders. */
 enum data_kind {
     DATA_GAUSS,
-    DATA_GROUP_SCALES, /* each group with a scale of its own, far apart */
+    DATA_GROUP_SCALES, /* each group with its own scale, far apart */
     DATA_SPARSE,
     DATA_BITS, /* any bit pattern */
     DATA_SMALL_INTEGERS,
     DATA_POISON,       /* one value in 500 is huge or NaN */
-    DATA_VALUE_SCALES, /* each value with a scale of its own */
-    DATA_TINY_GROUPS,  /* two groups in three 10^20 times smaller */
+    DATA_VALUE_SCALES, /* each value with its own scale */
+    DATA_TINY_GROUPS,  /* two groups in three are 10^20 times smaller */
     DATA_INFINITIES,
     DATA_ZERO,
     DATA_DENORMAL,
@@ -119,7 +119,7 @@ static NB_UNUSED float data_value(struct rng *r, enum data_kind kind, uint64_t i
     }
 }
 
-/* n values of `type` at dst; `first` places them in a block. */
+/* Write n values of `type` to dst. `first` is their place in a block. */
 static NB_UNUSED void data_fill(struct rng *r, enum data_kind kind, enum nb_dtype type, void *dst, size_t n,
                                 uint64_t first)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Modes of the processor's floating-point unit that a caller may have set. NB_FP_MODES: this one has them. */
+/* Modes of the floating-point unit that a caller may have set. NB_FP_MODES: this processor has them. */
 #ifndef NIBBLE_TESTS_CODEC_FP_MODE_H
 #define NIBBLE_TESTS_CODEC_FP_MODE_H
 
@@ -7,13 +7,13 @@
 #include <xmmintrin.h>
 
 #define NB_FP_MODES 1
-#define FP_TOWARD_ZERO 0xffc0u /* denormals are flushed, as operands and as results; exceptions are masked */
+#define FP_TOWARD_ZERO 0xffc0u /* flushes denormals, as operands and as results. Exceptions are masked */
 #define FP_DOWNWARD 0xbfc0u
 typedef unsigned fp_mode;
 
 static inline fp_mode fp_mode_get(void)
 {
-    return _mm_getcsr(); /* the six lowest bits tell what has happened */
+    return _mm_getcsr(); /* the six lowest bits are status flags */
 }
 
 static inline void fp_mode_set(fp_mode mode)
@@ -24,7 +24,7 @@ static inline void fp_mode_set(fp_mode mode)
 #include <stdint.h>
 
 #define NB_FP_MODES 1
-#define FP_TOWARD_ZERO 0x07c00000u /* flushed likewise; NaN is the default one, halves are not IEEE's */
+#define FP_TOWARD_ZERO 0x07c00000u /* flushes likewise. NaN is the default one, halves are not IEEE's */
 #define FP_DOWNWARD 0x07800000u
 typedef uint64_t fp_mode;
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Golden vectors: what is coded, and the file that holds the result. golden_make.c writes the files from the
- * reference; test_golden.c holds every variant to them. Inputs are made with integer arithmetic only, so that
- * they do not depend on a C library.
+ * Golden vectors: the cases, and the files with their coded results. golden_make.c writes the files with the
+ * reference. test_golden.c compares every variant with them. Inputs use integer arithmetic only, so that they
+ * do not depend on a C library.
  *
- * A file is a sequence of little-endian records: a 32-bit length, then that many bytes. For each case: input
- * values, coded span, decoded values, error codes, error scales; last, for each type, a sum. In delta4.bin
- * and ulp.bin: the reference, the values, the coded span, the values decoded.
+ * A file is a sequence of little-endian records: a 32-bit length, then that many bytes. Each case of
+ * quant.bin has its input values, coded span, decoded values, error codes and error scales. The last records
+ * are a sum for each type. Each case of delta4.bin and ulp.bin has the reference, the values, the coded span
+ * and the decoded values.
  */
 #ifndef NIBBLE_TESTS_CODEC_GOLDEN_H
 #define NIBBLE_TESTS_CODEC_GOLDEN_H
@@ -22,7 +23,7 @@ struct golden_case {
     enum nb_dtype type;
     unsigned n, first;
     enum nb_ef_mode mode;
-    unsigned shape; /* golden_value */
+    unsigned shape; /* for golden_value */
 };
 
 static const struct golden_case golden_cases[] = {
@@ -37,7 +38,7 @@ static const struct golden_case golden_cases[] = {
 
 enum { GOLDEN_CASES = sizeof golden_cases / sizeof *golden_cases, GOLDEN_MOST = 4096 + 64 };
 
-/* About normal, exactly computable: a sum of uniform integers. */
+/* Return an almost normal number that is exactly computable: a sum of uniform integers. */
 static inline float golden_normal(struct rng *r)
 {
     int64_t sum = 0;
@@ -46,7 +47,7 @@ static inline float golden_normal(struct rng *r)
     return (float)sum * 0x1p-20f;
 }
 
-/* 2^-k, exact. */
+/* Return 2^-k, exact. */
 static inline float golden_power(unsigned k)
 {
     return nb_bits_f32((127u - k) << 23);
@@ -61,7 +62,7 @@ static inline float golden_value(struct rng *r, unsigned shape, unsigned i)
         return i / 32 % 3 == 1 ? -0.0f : rng_below(r, 8) ? 0 : x;
     case 2: /* a few escapes */ return i % 200 == 19 ? nb_bits_f32(0x7fc00123u) : i % 200 == 90 ? -1e30f : x;
     case 3: /* too many escapes */ return i % 9 == 4 ? nb_bits_f32(i % 2 ? 0xff800000u : 0x7f7fffffu) : x;
-    case 4: /* groups far apart: wide; some below the floor */ return x * golden_power(i / 32 * 7);
+    case 4: /* groups far apart: wide, some below the floor */ return x * golden_power(i / 32 * 7);
     case 5: /* ties and small integers */ return (float)((int)rng_below(r, 5) - 2);
     default: /* zeros, then one value */ return i == 4001 ? 0.375f : 0;
     }
@@ -70,13 +71,13 @@ static inline float golden_value(struct rng *r, unsigned shape, unsigned i)
 struct golden_result {
     size_t input, coded, decoded;
     uint8_t values[4 * GOLDEN_MOST], span[6 * GOLDEN_MOST], out[4 * GOLDEN_MOST];
-    int8_t err[GOLDEN_MOST]; /* of the span only */
+    int8_t err[GOLDEN_MOST]; /* errors of the span only */
     uint8_t scale[GOLDEN_MOST / 32 + 2];
     size_t scales;
 };
 
-/* Code case `c` with the variant in force; twice in a row with feedback, so that errors are carried. Returns
- * 0 on success. */
+/* Code case `c` with the selected variant. With feedback code it twice, so that the second time has errors to
+ * carry. Return 0 on success. */
 static inline int golden_run(unsigned c, struct golden_result *g)
 {
     const struct golden_case *k = &golden_cases[c];
@@ -104,7 +105,7 @@ static inline int golden_run(unsigned c, struct golden_result *g)
     return 0;
 }
 
-/* Sum of three coded spans and one raw one, with own values. */
+/* A sum of three coded spans and a raw one, with the node's own values. */
 enum { GOLDEN_SUM = 300, GOLDEN_SUM_FIRST = 4090 };
 
 static inline int golden_sum(enum nb_dtype type, uint8_t *out)
@@ -130,10 +131,10 @@ static inline int golden_sum(enum nb_dtype type, uint8_t *out)
 /* ---- Differences --------------------------------------------------------------------------------------- */
 
 struct golden_difference {
-    unsigned width;     /* of the patterns; 0: delta4 */
-    enum nb_dtype type; /* of the values */
+    unsigned width;     /* width of the patterns, 0: delta4 */
+    enum nb_dtype type; /* type of the values */
     unsigned bytes;
-    unsigned moved; /* by 1/moved of the values' size; 0: not at all */
+    unsigned moved; /* the values move by 1/moved of their size, 0: they do not move */
     unsigned shape;
 };
 
@@ -144,7 +145,8 @@ static const struct golden_difference golden_delta4_cases[] = {
     {0, NB_F32, 900, 0, 0},
 };
 
-/* Patterns as the values' type has them and others; with tails, escapes, nothing changed, and all of it. */
+/* Patterns of the values' type and others, with tails and escapes, with all values unchanged or all
+ * changed. */
 static const struct golden_difference golden_ulp_cases[] = {
     {NB_ULP_16, NB_BF16, 4096, 1000, 0}, {NB_ULP_16, NB_BF16, 4096, 60, 0}, {NB_ULP_16, NB_BF16, 2049, 20, 0},
     {NB_ULP_16, NB_F16, 1111, 50, 2},    {NB_ULP_16, NB_BF16, 3000, 60, 2}, {NB_ULP_16, NB_BF16, 1500, 1, 1},
@@ -157,7 +159,7 @@ enum {
     GOLDEN_ULP_CASES = sizeof golden_ulp_cases / sizeof *golden_ulp_cases
 };
 
-/* The files: their cases, and where the random numbers of the first begin. */
+/* The files: their cases, and the first case's seed of random numbers. */
 static const struct golden_differences {
     const char *name;
     const struct golden_difference *cases;
@@ -174,7 +176,7 @@ struct golden_difference_result {
     uint8_t ref[8192], cur[8192], span[2 * 8192], out[8192];
 };
 
-/* Code case `c` of a file with the variant in force. Returns 0 on success. */
+/* Code case `c` of a file with the selected variant. Return 0 on success. */
 static inline int golden_difference(const struct golden_differences *of, unsigned c,
                                     struct golden_difference_result *g)
 {
@@ -187,7 +189,8 @@ static inline int golden_difference(const struct golden_differences *of, unsigne
     memset(g->ref, 0x5a, k->bytes);
     memset(g->cur, 0x33, k->bytes);
     for (unsigned i = 0; i < n; i++) {
-        /* 1: every fourth is zero; 2: scales far apart, and a few that are not finite or replaced. */
+        /* 1: every fourth value is zero. 2: scales are far apart, and a few values are not finite or are
+         * replaced. */
         const float scale = golden_power(k->shape == 2 ? i / 40 % 9 : i / 512 % 3);
         const float w = k->shape == 1 && i % 4 == 3 ? 0 : golden_normal(&r) * scale;
         float v = w + (k->moved ? golden_normal(&r) * scale / (float)k->moved : 0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes the golden vectors of the quantizing codecs, of delta4 and of ulp with the reference: golden_make
- * QUANT DELTA4 ULP. To be run only when the format changes on purpose (and with it the format's version and
- * docs/wire-format.md).
+ * Write the golden vectors of the quantizing codecs, of delta4 and of ulp with the reference: golden_make
+ * QUANT DELTA4 ULP. Run it only when the format changes on purpose, together with the format's version and
+ * docs/wire-format.md.
  */
 #include "golden.h"
 #include "reference.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The identity codec. A span is cut as all spans are: partial groups travel raw, padded to 4 bytes; the whole
- * groups of each tile make a record, here a header of 4 bytes and the values.
+ * The identity codec. It cuts a span as all codecs do: partial groups travel raw, padded to 4 bytes. The
+ * whole groups of each tile make a record, here a header of 4 bytes and the values.
  */
 #include "identity.h"
 
@@ -19,11 +19,11 @@ size_t identity_bound(unsigned format, size_t bytes)
 {
     const size_t tile = NB_TILE * (size_t)nb_value_bytes((enum nb_dtype)format);
 
-    /* A record more than whole tiles, for a span that begins inside of one; and the padding of both ends. */
+    /* A span that begins inside a tile has one record more than whole tiles. Add the padding of both ends. */
     return format < NB_DTYPE_COUNT ? bytes + (bytes / tile + 2) * HEADER + 8 : 0;
 }
 
-/* The record of `groups` groups from `first` on; nothing is lost, so the residuals are none. */
+/* Write the record of `groups` groups from `first` on. The codec loses nothing, so the residuals are zero. */
 static uint8_t *put_record(const struct nb_encoding *e, const uint8_t *src, uint64_t first, unsigned groups,
                            uint8_t *to)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hide instructions of this processor from the program: NB_CPU=avx2 hides AVX-512, NB_CPU=portable hides everything.
- * __builtin_cpu_supports reads a table of the compiler's library, which this file changes before main() runs. The
- * environment variable GLIBC_TUNABLES does not reach that table.
+ * Hide instructions of this processor from the program: NB_CPU=avx2 hides AVX-512, NB_CPU=portable hides all.
+ * __builtin_cpu_supports reads a table of the compiler's library. This file changes the table before main()
+ * runs. The environment variable GLIBC_TUNABLES does not reach that table.
  */
 #if defined(__x86_64__)
 
@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* `struct __processor_model` of libgcc and compiler-rt: vendor, type, subtype, features. The alias keeps clang's own
- * declaration apart. */
+/* `struct __processor_model` of libgcc and compiler-rt: vendor, type, subtype, features. The alias keeps
+ * clang's own declaration apart. */
 extern unsigned cpu_model[4] __asm__("__cpu_model");
 
 /* AVX-512 F, then VL, BW, DQ and its other parts up to VBMI2. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The quantizing codecs, slow and obvious: from bytes to values and to sums of several nodes' values; see
+/* The quantizing codecs, slow and obvious: from bytes to values and to sums of several nodes' values. See
  * reference_quant.c. */
 #include <errno.h>
 #include <stdbool.h>
@@ -20,8 +20,8 @@ void reference_hadamard(float v[NB_GROUP])
     }
 }
 
-/* Values of a tile record: plain[] and, for transformed groups, coefficients[]. An escape's value is in
- * plain[] as it is. */
+/* Read the values of a tile record: plain[] and, for transformed groups, coefficients[]. plain[] has the
+ * exact values of escapes. */
 static ssize_t read_tile(nb_record_fn *record, enum nb_dtype type, const uint8_t *p, size_t len,
                          unsigned group0, unsigned groups, float *plain, float *coefficients, bool *transform)
 {
@@ -99,7 +99,7 @@ int reference_decode(const struct nb_span_ops *self, nb_record_fn *record, enum 
         inverse(plain, coefficients, transform, groups);
         for (unsigned i = 0; i < groups * NB_GROUP; i++)
             nb_store_value(type, dst, i, plain[i]);
-        if (coded[0] == NB_TILE_RAW) /* bytes, not values: a signalling NaN stays one */
+        if (coded[0] == NB_TILE_RAW) /* copies bytes, so that a signalling NaN stays one */
             memcpy(dst, coded + NB_TILE_HEADER, groups * NB_GROUP * size);
         coded += used;
         dst += groups * NB_GROUP * size;

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The quantizing codecs, slow and obvious: docs/wire-format.md read aloud. Other variants are tested against
- * this one, so it shares no arithmetic with them beyond type conversion and the scale code. How values become
- * bytes; reference_decode.c tells how they come back.
+ * The quantizing codecs, slow and obvious: a transcript of docs/wire-format.md. Tests compare the other
+ * variants with this one, so it shares no arithmetic with them beyond type conversion and the scale code.
+ * This file turns values into bytes, reference_decode.c turns bytes into values.
  */
 #include <stdbool.h>
 
 #include "reference.h"
 
-/* A tile while it is encoded; `n` values, indices relative to its first. */
+/* A tile during encoding. It has `n` values, with indices relative to its first. */
 struct ref_tile {
     unsigned n, groups, group0;
     float g[NB_TILE]; /* the values */
     float e[NB_TILE]; /* error as used */
-    float h[NB_TILE]; /* what is coded: sum of both; 0 where escaped */
-    bool measure;     /* energies are wanted */
+    float h[NB_TILE]; /* values to encode: sum of both, 0 where escaped */
+    bool measure;     /* measure energies */
     bool escaped[NB_TILE];
-    bool idle[NB_TILE_GROUPS]; /* all own values are zero */
+    bool idle[NB_TILE_GROUPS]; /* all of the group's own values are zero */
     bool transform[NB_TILE_GROUPS];
-    float y[NB_TILE]; /* h, or its unnormalised transform */
+    float y[NB_TILE]; /* h, or its unnormalized transform */
     float max[NB_TILE_GROUPS];
     bool negative[NB_TILE_GROUPS]; /* sign of the value of largest magnitude */
 };
@@ -33,7 +33,7 @@ static bool too_large(float x)
     return (nb_f32_bits(x) & NB_F32_ABS) >= NB_ESCAPE_BITS;
 }
 
-/* Sum of squares: within each group in steps of the distances 1, 16, 8, 4, 2, then over the groups. */
+/* Sum squares: within each group in steps of the distances 1, 16, 8, 4, 2, then over the groups. */
 static float sum_over_groups(const float *group, unsigned groups)
 {
     float sum[NB_TILE_GROUPS] = {0};
@@ -64,7 +64,8 @@ static float sum_squares(const struct ref_tile *t, const float *x, const float *
     return sum_over_groups(group, t->groups);
 }
 
-/* The same of carried errors before any factor: sums of squares of codes, which are exact, times units. */
+/* Sum the squares of carried errors before any factor: sums of squares of codes, which are exact, times
+ * units. */
 static float sum_errors(const struct ref_tile *t, const int8_t *err, const uint8_t *scale)
 {
     float group[NB_TILE_GROUPS];
@@ -91,7 +92,7 @@ static void load_tile(struct ref_tile *t, enum nb_dtype type, const uint8_t *src
     }
 }
 
-/* h = g + e, e scaled down so that |e| <= bound |g|. */
+/* Compute h = g + e, with e scaled down so that |e| <= bound |g|. */
 static void add_error(struct ref_tile *t, const struct nb_ef *ef, const int8_t *err, const uint8_t *scale,
                       struct nb_encode_stats *stats)
 {
@@ -126,24 +127,24 @@ static void add_error(struct ref_tile *t, const struct nb_ef *ef, const int8_t *
         t->h[i] = t->g[i] + t->e[i];
 }
 
-/* Is value i of group j below 2^-8 of the group's maximum? */
+/* Return whether value i of group j is below 2^-8 of the group's maximum. */
 static bool is_small(const struct ref_tile *t, unsigned j, unsigned i, float max)
 {
     return magnitude(t->h[32 * j + i]) < max * 0x1p-8f;
 }
 
-/* A group is thin when both values of some pair are small. */
+/* Return whether a group is thin: both values of some pair are small. */
 static bool is_thin(const struct ref_tile *t, unsigned j, float max)
 {
     for (unsigned i = 0; i < NB_GROUP; i++) {
-        unsigned partner = i ^ (i / 4 % 2 ? 2 : 1); /* neighbours, or two apart, four by four */
+        unsigned partner = i ^ (i / 4 % 2 ? 2 : 1); /* neighbors, or two apart, four by four */
         if (is_small(t, j, i, max) && is_small(t, j, partner, max))
             return true;
     }
     return false;
 }
 
-/* Take values out of group j that would drown the others. */
+/* Escape values of group j that would drown the rest of it. */
 static void escape_outliers(struct ref_tile *t, unsigned j, unsigned members)
 {
     bool again = true;
@@ -229,7 +230,7 @@ static void choose_domains(struct ref_tile *t, bool int4)
     }
 }
 
-/* Exponent of the tile, or INT32_MIN when every group is below the floor. */
+/* Return the exponent of the tile, or INT32_MIN when every group is below the floor. */
 static int tile_exponent(const struct ref_tile *t)
 {
     uint32_t max = 0;
@@ -239,7 +240,7 @@ static int tile_exponent(const struct ref_tile *t)
     return max < NB_FLUSH_BITS ? INT32_MIN : nb_tile_exponent(max);
 }
 
-/* Is some group above the floor, but too small for a code of a tile that is not wide? */
+/* Return whether some group is above the floor, but too small for a code of a tile that is not wide. */
 static bool is_spread(const struct ref_tile *t, int exponent, bool int4)
 {
     for (unsigned j = 0; j < t->groups; j++)
@@ -249,7 +250,7 @@ static bool is_spread(const struct ref_tile *t, int exponent, bool int4)
     return false;
 }
 
-/* New error of group j from what it would be, x. */
+/* Store the new error of group j, rounded from the exact error x. */
 static void store_error(const struct ref_tile *t, unsigned j, const float *x, int8_t *err, uint8_t *scale)
 {
     float max = 0;
@@ -262,7 +263,7 @@ static void store_error(const struct ref_tile *t, unsigned j, const float *x, in
         scale[j] = 0;
         return;
     }
-    bits = bits + 0x10000; /* 127.5/64 and more belongs to the next power of two */
+    bits = bits + 0x10000; /* 127.5/64 and more needs the next power of two */
     scale[j] = (uint8_t)((bits >> 23) - 6);
     for (unsigned i = 0; i < NB_GROUP; i++) {
         float q = x[i] * nb_pow2(127 + 6 - (int)(bits >> 23));
@@ -271,7 +272,7 @@ static void store_error(const struct ref_tile *t, unsigned j, const float *x, in
     }
 }
 
-/* Quantize the groups; writes the record and the new error; returns its length. */
+/* Quantize the groups. Write the record and the new error. Return the record's length. */
 static size_t write_tile(struct ref_tile *t, bool int4, bool wide, int exponent, const struct nb_ef *ef,
                          int8_t *err, uint8_t *scale, uint8_t *dst, struct nb_encode_stats *stats)
 {
@@ -316,7 +317,7 @@ static size_t write_tile(struct ref_tile *t, bool int4, bool wide, int exponent,
             else
                 step = unit * NB_INT8_STEP;
             if (int4 && !t->negative[j])
-                step = -step; /* so that the extreme value becomes -8 */
+                step = -step; /* makes the extreme value -8 */
             float inverse = 1.0f / step;
             for (unsigned i = 0; i < NB_GROUP; i++) {
                 float x = y[i] * inverse;
@@ -364,7 +365,7 @@ static size_t write_tile(struct ref_tile *t, bool int4, bool wide, int exponent,
     return (size_t)(codes - start) + (int4 ? 16 : 32) * t->groups;
 }
 
-/* Code the tile as int4 or int8; 0 when it has too many escapes. */
+/* Encode the tile as int4 or int8. Return 0 when it has too many escapes. */
 static size_t encode_as(struct ref_tile *t, bool int4, enum nb_dtype type, const struct nb_ef *ef,
                         int8_t *err, uint8_t *scale, uint8_t *dst, struct nb_encode_stats *stats)
 {
@@ -427,7 +428,7 @@ static size_t encode_tile(struct ref_tile *t, bool int4, enum nb_dtype type, con
             }
         return NB_TILE_HEADER + t->n * nb_dtype_size(type);
     }
-    /* Nothing but zeros: a header. */
+    /* A tile of zeros is a header. */
     bool zero = dst[1] == 0;
     for (size_t i = NB_TILE_HEADER; i < length; i++)
         zero = zero && !dst[i];

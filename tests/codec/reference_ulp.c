@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ulp block coder, slow and obvious: one bit at a time, straight from docs/wire-format.md, sharing nothing
- * with the fast coders but constants. Tests hold the others to it.
+ * The block coder of ulp, slow and obvious: one bit at a time, from docs/wire-format.md. It shares only
+ * constants with the fast coders. Tests compare these with it.
  */
 #include "reference.h"
 
@@ -49,7 +49,7 @@ static void store(uint8_t *p, unsigned w, uint32_t x)
         p[i] = (uint8_t)(x >> 8 * i);
 }
 
-/* The pattern as a signed integer that grows with the value it stands for. */
+/* Return the pattern as a signed integer that grows with the value. */
 static int64_t ordered(const struct nb_ulp_map *map, unsigned w, uint32_t x)
 {
     int64_t half = (int64_t)1 << (8 * w - 1);
@@ -68,7 +68,7 @@ static uint32_t pattern(const struct nb_ulp_map *map, unsigned w, int64_t o)
     return (uint32_t)(map->plain ? o + 2 * half : half - 1 - o);
 }
 
-/* Into -half .. half - 1. */
+/* Wrap d into -half .. half - 1. */
 static int64_t wrap(unsigned w, int64_t d)
 {
     int64_t half = (int64_t)1 << (8 * w - 1);
@@ -100,7 +100,7 @@ static uint32_t run_cost(const uint32_t *zz, const uint32_t *ex, size_t n, unsig
     return sum;
 }
 
-/* Zigzagged differences and exponents of n values, padded to `padded`. */
+/* Compute zigzagged differences and exponents of n values, padded to `padded`. */
 static void measure(unsigned w, const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
                     size_t n, size_t padded, uint32_t *zz, uint32_t *ex)
 {
@@ -131,7 +131,7 @@ static float step_of(const struct nb_delta4_format *f, unsigned floor)
     return nb_pow2((int)floor - f->bias);
 }
 
-/* What a value below the floor is coded as: its difference in steps, or all ones for an exception. */
+/* Return the code of a value below the floor: its difference in steps, or all ones for an exception. */
 static uint32_t linear(unsigned w, const struct nb_delta4_format *f, unsigned floor, uint32_t x, uint32_t r)
 {
     const uint32_t none = (uint32_t)((1ull << 8 * w) - 1);
@@ -140,7 +140,7 @@ static uint32_t linear(unsigned w, const struct nb_delta4_format *f, unsigned fl
     if (x == r)
         return 0;
     if (fabsf(v) <= step / 2)
-        return none; /* might change its sign */
+        return none; /* could change its sign */
     const float difference = v - value_of(w, f, r);
     const float steps = difference * (1 / step);
     if (!(fabsf(steps) < NB_DELTA4_MOST))
@@ -148,7 +148,7 @@ static uint32_t linear(unsigned w, const struct nb_delta4_format *f, unsigned fl
     const int32_t q = (int32_t)nb_rint(steps);
     const float sum = value_of(w, f, r) + (float)q * step;
     if ((x & ((1u << (8 * w - 1)) - 1)) >> f->shift >= floor && fabsf(sum - v) >= step / 4)
-        return none; /* whose own last place is no finer than the step: it would be one off */
+        return none; /* its own last place is as coarse as the step: it would be one off */
     return (uint32_t)(q < 0 ? -2 * q - 1 : 2 * q);
 }
 
@@ -161,7 +161,7 @@ static uint32_t linear_result(unsigned w, const struct nb_delta4_format *f, unsi
     return zz == 0 ? r : pattern_of(w, f, value_of(w, f, r) + difference);
 }
 
-/* Sixteenths of a bit that the floor saves of n values with the exponents ex. */
+/* Return how many sixteenths of a bit the floor saves on n values with the exponents ex. */
 static uint64_t saved(unsigned w, const uint32_t *ex, size_t n, unsigned c, unsigned floor)
 {
     uint64_t sum = 0;
@@ -171,7 +171,7 @@ static uint64_t saved(unsigned w, const uint32_t *ex, size_t n, unsigned c, unsi
     return 16 * sum;
 }
 
-/* Is the error that is to be expected under the floor small beside that of bfloat16? */
+/* Return whether the expected error under the floor is small compared with that of bfloat16. */
 static bool fine(const struct nb_delta4_format *f, const uint32_t *ex, size_t n, unsigned ratio,
                  unsigned floor)
 {
@@ -180,14 +180,14 @@ static bool fine(const struct nb_delta4_format *f, const uint32_t *ex, size_t n,
     for (size_t i = 0; i < n; i++) {
         int j = (int)ex[i] - (int)floor + f->spare;
         below += ex[i] < floor;
-        if (ex[i] > 0 && ex[i] <= f->high) /* not zeros, denormals, infinities, NaN */
+        if (ex[i] > 0 && ex[i] <= f->high) /* excludes zeros, denormals, infinities, NaN */
             ulps += 1u << 2 * (6 + (j < -6 ? -6 : j > 2 ? 2 : j));
     }
     return (below * ratio) << 12 <= ulps;
 }
 
-/* The floor for a run of `padded` values (n without padding), whose `judged` values cost `cost` bits; 0:
- * none. */
+/* Return the floor for a run of `padded` values (n without padding) whose `judged` values cost `cost` bits. 0
+ * means exact coding. */
 static unsigned choose_floor(unsigned w, const struct nb_ulp_map *map, const uint8_t *cur, size_t n,
                              const uint32_t *ex, size_t padded, uint32_t cost, size_t judged, unsigned c)
 {
@@ -214,7 +214,7 @@ static unsigned choose_floor(unsigned w, const struct nb_ulp_map *map, const uin
     }
     if (!floor || floor + NB_DELTA4_KMAX < c)
         return 0;
-    /* For less than a quarter of a bit a value nothing is dropped, unless that is all there is to save. */
+    /* Drop no bits for a gain below a quarter of a bit a value, unless that is the whole possible gain. */
     return saved(w, ex, padded, c, floor) < (goal < 4 * padded ? goal : 4 * padded) ? 0 : floor;
 }
 
@@ -237,8 +237,8 @@ static unsigned estimate(const uint32_t *zz, const uint32_t *ex, size_t n)
     return nb_ulp_estimate(sum, count);
 }
 
-/* From *c, which is raised to 1, upwards as long as a step saves more than 1/8 bit a value, or else
- * downwards; stays in 1..254. */
+/* Walk from *c, raised to at least 1, upwards while a step saves more than 1/8 bit a value, or else
+ * downwards. Stay in 1..254. */
 static uint32_t walk(const uint32_t *zz, const uint32_t *ex, size_t n, unsigned *c, unsigned w)
 {
     const uint32_t least = (uint32_t)n / 8;
@@ -255,7 +255,7 @@ static uint32_t walk(const uint32_t *zz, const uint32_t *ex, size_t n, unsigned 
     return run_cost(zz, ex, n, *c, w);
 }
 
-/* Returns the cost of those values by which it judges, and how many these were. */
+/* Choose c. Return the cost of the values that decided, and their number. */
 static uint32_t choose(const uint32_t *zz, const uint32_t *ex, size_t n, unsigned *c, unsigned w,
                        size_t *judged)
 {
@@ -295,7 +295,7 @@ static size_t raw(const uint8_t *cur, size_t n, unsigned w, uint8_t *dst)
     return 1 + n * w;
 }
 
-/* `lossy`: NULL, or floors are allowed and the runs that got one are counted there. */
+/* Encode a span. `lossy` counts the runs that got a floor. NULL forbids floors. */
 static size_t encode(unsigned w, const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
                      size_t n, unsigned *c, uint8_t *dst, uint64_t *lossy)
 {
@@ -339,7 +339,7 @@ static size_t encode(unsigned w, const struct nb_ulp_map *map, const uint8_t *cu
                     }
                 }
             } else {
-                g += len / 32 - 1; /* nothing to do for these groups */
+                g += len / 32 - 1; /* skips these groups */
                 continue;
             }
         }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bounded differences: every variant against the reference coder, and what the codec promises of the error.
- */
+/* Bounded differences: compare every variant with the reference coder, and check the codec's promises about
+ * the error. */
 #include <errno.h>
 #include <math.h>
 #include <stdbool.h>
@@ -19,18 +19,18 @@ static double normal(void)
     return rng_gauss(&rng);
 }
 
-/* What one value is and what it was a step before. */
+/* Kinds of pairs: a value now and a step earlier. */
 enum kind {
-    WALK,      /* weights and a step of about the same size for all */
-    FROZEN,    /* every other stretch does not move */
-    PRUNED,    /* most values are zero, of either sign, and stay so */
+    WALK,      /* weights, with a step of about the same size for all */
+    FROZEN,    /* every other stretch stands still */
+    PRUNED,    /* most values are zero, of either sign, and stay zero */
     MIXED,     /* scales from 1 to 1e-8 side by side */
     NEAR_ZERO, /* steps as large as the values */
     SPECIAL,   /* infinities, NaN, extremes and denormals among weights */
-    REPLACED,  /* another content altogether */
+    REPLACED,  /* unrelated content */
     PATTERNS,  /* any bits */
-    FAR,       /* values that leave for another magnitude */
-    GROWN,     /* all of them half as large again: many into the next binade */
+    FAR,       /* values that jump to another magnitude */
+    GROWN,     /* all values half as large again, many in the next binade */
     SAME,
     KINDS
 };
@@ -84,7 +84,7 @@ static void *exact(size_t bytes)
     return p;
 }
 
-/* Squared error of rounding to bfloat16, on the average over values as large as x. */
+/* Return the squared error of rounding to bfloat16, on the average over values as large as x. */
 static double rounding2(float x)
 {
     int e;
@@ -94,7 +94,7 @@ static double rounding2(float x)
     return pow(ldexp(1, (x == 0 || e < -125 ? -125 : e) - 8), 2) / 12;
 }
 
-/* What must hold of a result whatever came in. */
+/* Check the promises about a result, whatever the input. */
 static void check_promises(enum nb_dtype type, const uint8_t *cur, const uint8_t *ref, const uint8_t *out,
                            size_t bytes, bool lossy, const char *what)
 {
@@ -122,8 +122,8 @@ static void check_promises(enum nb_dtype type, const uint8_t *cur, const uint8_t
     }
 }
 
-/* All variants: the same bytes, the same results. Returns the length; *lossy tells whether something was
- * dropped. */
+/* Check that all variants give the same bytes and the same results. Return the length, and in *lossy whether
+ * the codec dropped bits. */
 static size_t check_one(enum nb_dtype type, const uint8_t *cur, const uint8_t *ref, size_t bytes,
                         uint64_t *lossy, const char *what)
 {
@@ -170,7 +170,7 @@ static size_t check_one(enum nb_dtype type, const uint8_t *cur, const uint8_t *r
         ck_assert_int_eq(nb_delta4_decode(type, tight, (size_t)len, out, bytes, out), 0);
         ck_assert_msg(memcmp(out, result, bytes) == 0, "%s: %s in place", what, variant_name(v));
         ck_assert_int_eq(nb_delta4_decode(type, tight, (size_t)len - 1, ref, bytes, out), -EBADMSG);
-        /* The exact decoder knows no floors. */
+        /* The exact decoder refuses floors. */
         got = nb_ulp_decode(nb_dtype_size(type) == 4 ? NB_ULP_32 : NB_ULP_16, tight, (size_t)len, ref, bytes,
                             out);
         ck_assert_int_eq(got, *lossy ? -EBADMSG : 0);
@@ -210,7 +210,7 @@ START_TEST(promises)
             free(b);
         }
     }
-    /* The test is of lossy spans where there can be any. */
+    /* Require lossy spans where the kind allows them, because the test is about them. */
     if (kind == WALK || kind == FROZEN || kind == MIXED || kind == SPECIAL || kind == FAR)
         ck_assert_uint_gt(lossy_spans, 5);
     if (kind == SAME)
@@ -218,7 +218,8 @@ START_TEST(promises)
 }
 END_TEST
 
-/* BF16 in the hottest phase that the codec is for: bits and error. And in a cool one nothing is dropped. */
+/* Bits and error of BF16 in the hottest phase for which the codec is meant. In a cool phase it drops no
+ * bits. */
 START_TEST(bits_and_error)
 {
     static const struct {
@@ -253,8 +254,9 @@ START_TEST(bits_and_error)
 }
 END_TEST
 
-/* What was not delivered is made good: the next difference is against what was. A source that stands still is
- * delivered exactly the second or third time, and over many steps the error stays that of one. */
+/* The codec makes undelivered changes good, because the next difference is against the delivered values. It
+ * delivers a source that stands still exactly the second or third time. Over many steps the error stays that
+ * of one step. */
 START_TEST(does_not_accumulate)
 {
     const size_t n = 1 << 15;
@@ -315,7 +317,7 @@ START_TEST(arguments)
 }
 END_TEST
 
-/* Floors that no encoder writes are refused, also where they would not matter. */
+/* Decoders refuse floors that no encoder writes, even where they would not matter. */
 START_TEST(malformed_floors)
 {
     const size_t n = 1024, cap = nb_delta4_bound(NB_BF16, 2 * n);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bytes on the wire, the values, the error states and the sums do not change:
+/* The bytes on the wire, the values, the error states and the sums never change:
  * tests/codec/golden/quant.bin, delta4.bin, ulp.bin. */
 
 #include "golden.h"

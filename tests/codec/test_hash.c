@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hash of payloads and references: it does not change, is the same in every variant, and spreads what
- * differs little. */
+/* The hash of payloads and references never changes, is the same in every variant, and spreads similar
+ * inputs. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,7 +57,7 @@ static int compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Pairs of equal values among n, after keeping `bits` of each. */
+/* Return the number of pairs of equal values among n, after keeping `bits` of each. */
 static size_t equal_pairs(uint64_t *h, size_t n, unsigned shift)
 {
     size_t equal = 0;
@@ -102,8 +102,8 @@ START_TEST(avalanche)
 }
 END_TEST
 
-/* Inputs that differ little: none of their hashes is equal, and halves of them not more often than chance has
- * it. */
+/* Similar inputs: all their hashes differ, and halves of the hashes are equal no more often than by
+ * chance. */
 START_TEST(collisions)
 {
     const size_t n = 1 << 18;
@@ -121,7 +121,7 @@ START_TEST(collisions)
                 a[256 + 8 * 5 + i / 64 % 8] ^= (uint8_t)(1 << i / 512 % 8);
                 a[768] = (uint8_t)(i >> 12);
                 break;
-            case 2: /* small counters in two neighbouring words */
+            case 2: /* small counters in two neighboring words */
                 a[512] = (uint8_t)i;
                 a[520] = (uint8_t)(i >> 8);
                 a[528] = (uint8_t)(i >> 16);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Masks of AVX-512 stay what they are where they are widened and kept on a stack that is not clean: what GCC 12 makes of
- * them without NB_MASK has the stack's bytes above the mask's. */
+/* Masks of AVX-512 keep their value when they are widened and stored on a dirty stack. Without NB_MASK, GCC
+ * 12 puts the stack's bytes above the mask's. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 
 #define LANES __attribute__((noinline, target("avx512f,avx512bw,avx512dq,avx512vl")))
 
-/* No register outlives this. */
+/* No register keeps its value across this. */
 #if defined(__clang__)
 #define MASKS "k1", "k2", "k3", "k4", "k5", "k6", "k7"
 #else
@@ -43,7 +43,7 @@ WIDENED(halves, uint64_t, 16, _mm512_cmpgt_epi32_mask(x, y))
 WIDENED(floats, uint32_t, 16, _mm512_cmp_ps_mask(_mm512_castsi512_ps(x), _mm512_castsi512_ps(y), _CMP_GT_OQ))
 WIDENED(quads, uint32_t, 8, _mm512_cmpgt_epu64_mask(x, y))
 
-/* Leaves nothing but ones below the caller's frame. */
+/* Fill the stack below the caller's frame with ones. */
 static __attribute__((noinline)) void soil(void)
 {
     uint8_t dirt[8192];

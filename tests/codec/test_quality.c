@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the quantizing codecs promise about errors: size and noise on known distributions, foreign values that
- * poison nobody, sparse groups, and feedback that makes means right.
+ * The promises of the quantizing codecs about errors: size and noise on known distributions, foreign values
+ * that do not spoil the values around them, sparse groups, and feedback that makes means right.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,7 +55,7 @@ START_TEST(noise_and_size)
            8.0 * (double)len8 / LARGE, noise8);
     ck_assert_double_le(bits, 4.35);
     ck_assert_double_le(noise4, 0.0078);
-    ck_assert_double_gt(noise4, 0.003); /* less than the rate-distortion bound would be a broken test */
+    ck_assert_double_gt(noise4, 0.003); /* less than the rate-distortion bound would mean a broken test */
     ck_assert_double_le(8.0 * (double)len8 / LARGE, 8.30);
     ck_assert_double_le(noise8, 0.00015);
     free(x);
@@ -63,7 +63,7 @@ START_TEST(noise_and_size)
 }
 END_TEST
 
-/* Rows of one scale each, 10^6 apart, some empty: no row pays for another. */
+/* Rows with one scale each, 10^6 apart, some empty: no row pays for another. */
 START_TEST(scales_side_by_side)
 {
     enum { ROW = 64, ROWS = 640 };
@@ -87,7 +87,7 @@ START_TEST(scales_side_by_side)
 }
 END_TEST
 
-/* Zeros of a sparse group stay zeros, in both signs and under both codecs; lone values stay what they are. */
+/* Zeros of a sparse group stay zeros, in both signs and under both codecs. Lone values stay exact. */
 START_TEST(sparse_groups)
 {
     static float x[2 * NB_TILE], y[2 * NB_TILE];
@@ -122,7 +122,7 @@ START_TEST(zero_tiles_are_headers)
     ck_assert_int_eq(code(NB_CODEC_INT8, x, 2 * NB_TILE, NULL, y, NULL), 8);
     struct nb_encode_stats stats = {0};
     for (size_t i = 0; i < 2 * NB_TILE; i++)
-        x[i] = i % 2 ? 1e-40f : 3e-30f; /* below the floor: defined, counted */
+        x[i] = i % 2 ? 1e-40f : 3e-30f; /* below the floor: defined and counted */
     ck_assert_int_eq(code(NB_CODEC_INT4, x, 2 * NB_TILE, NULL, y, &stats), 8);
     ck_assert_uint_eq(stats.flushed, 256);
     for (size_t i = 0; i < 2 * NB_TILE; i++)
@@ -145,13 +145,14 @@ static float poison_once(struct rng *r, int kind)
                                            : (uint32_t)rng_below(r, 1u << 20));
     case 6: /* pointers */
         return nb_bits_f32(rng_below(r, 2) ? 0x7f00u + (uint32_t)rng_below(r, 256) : (uint32_t)rng_next(r));
-    default: /* anything */ return nb_bits_f32((uint32_t)rng_next(r));
+    default: /* any bits */ return nb_bits_f32((uint32_t)rng_next(r));
     }
 }
 
 enum { POISONS = 8 };
 
-/* What lies below 2^10 times the size of its neighbours (1e-3) may cost them: not drawn here. */
+/* Draw foreign values. A value below 2^10 times the size of its neighbors (1e-3) may cost them accuracy, and
+ * is not drawn here. */
 static float poison(struct rng *r, int kind)
 {
     for (;;) {
@@ -161,7 +162,7 @@ static float poison(struct rng *r, int kind)
     }
 }
 
-/* Rms error over the values of [from, to) that are not marked, relative to their rms. */
+/* Return the rms error over the unmarked values of [from, to), relative to their rms. */
 static double relative_error(const float *x, const float *y, const uint8_t *marked, size_t from, size_t to)
 {
     double signal = 0, noise = 0;
@@ -173,7 +174,7 @@ static double relative_error(const float *x, const float *y, const uint8_t *mark
     return sqrt(noise / signal);
 }
 
-/* `count` foreign values in a tile of gradients of size 1e-3; `run`: side by side. */
+/* Put `count` foreign values into a tile of gradients of size 1e-3. `run`: side by side. */
 static void poison_tile(struct rng *r, enum nb_codec codec, int kind, size_t count, int run)
 {
     static float x[NB_TILE], y[NB_TILE], clean[NB_TILE];
@@ -199,8 +200,8 @@ static void poison_tile(struct rng *r, enum nb_codec codec, int kind, size_t cou
                 worst = fmax(worst, fabs((double)x[i] - (double)y[i]));
                 plain = fmax(plain, fabs((double)x[i]));
             }
-        /* Of fewer than five values nobody can say whether they or the others are the foreign ones, unless
-         * they lie further apart than one scale can tell. */
+        /* With fewer than five values left, the codec cannot tell which are foreign, unless they lie further
+         * apart than one scale can represent. */
         if (left >= 5 || kind < 4)
             ck_assert_msg(worst <= 0.16 * 4e-3,
                           "kind %d count %zu run %d codec %d: error %g in group %zu of max %g", kind, count,
@@ -303,7 +304,7 @@ START_TEST(feedback_makes_means_right)
 }
 END_TEST
 
-/* ema keeps beta of the old error and takes 1-beta of the new; full keeps none. */
+/* ema keeps beta of the old error and takes 1-beta of the new error. full replaces the old error. */
 START_TEST(modes)
 {
     static float x[SMALL], y[SMALL];
@@ -334,7 +335,7 @@ START_TEST(modes)
 }
 END_TEST
 
-/* However large the state, it changes what is sent by at most `bound` of the values' own norm. */
+/* However large the state, it changes the sent values by at most `bound` of their own norm. */
 START_TEST(bound_limits_damage)
 {
     static float x[SMALL], y[SMALL];
@@ -357,7 +358,7 @@ START_TEST(bound_limits_damage)
 }
 END_TEST
 
-/* A group of zeros sends zeros and keeps its state; exact values leave none. */
+/* A group of zeros sends zeros and keeps its state. Exact values leave an error of zero. */
 START_TEST(state_is_kept_or_cleared)
 {
     static float x[SMALL], y[SMALL];
@@ -372,7 +373,7 @@ START_TEST(state_is_kept_or_cleared)
         }
         x[40] = NAN;
         x[2 * NB_TILE + 40] = 1e20f;
-        for (int k = 0; k < 2000; k++) /* a tile that goes raw */
+        for (int k = 0; k < 2000; k++) /* a raw tile */
             x[3 * NB_TILE + 32 + 2 * k % 4000] = INFINITY;
         old = state;
         code(NB_CODEC_INT4, x, SMALL, &ef, y, NULL);
@@ -389,7 +390,7 @@ START_TEST(state_is_kept_or_cleared)
             }
         }
     }
-    /* a partial group's values are exact: their error goes, their neighbours' stays */
+    /* a partial group's values are exact: their error becomes zero, their neighbors' error stays */
     memset(&state, 1, sizeof state);
     struct nb_ef ef = {state.err, state.scale, NB_EF_FULL, 0, 0.2f};
     uint8_t coded[512];
@@ -397,7 +398,7 @@ START_TEST(state_is_kept_or_cleared)
     for (int i = 0; i < SMALL; i++)
         ck_assert_int_eq(state.err[i], i < 100 || i >= 110);
     ck_assert_int_eq(state.scale[3], 1);
-    /* without feedback the state is not touched */
+    /* without feedback the state stays */
     old = state;
     ef.mode = NB_EF_OFF;
     code(NB_CODEC_INT4, x, SMALL, &ef, y, NULL);

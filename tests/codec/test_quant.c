@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Quantizing codecs: every variant gives the bytes, the error state, the values, the sums and the verdicts of
- * the reference, on every kind of data, type, length, position and alignment; arguments are checked; no input
- * makes a decoder read or write where it should not.
+ * the reference, on every kind of data, type, length, position and alignment. The functions check their
+ * arguments. Whatever its input, a decoder reads and writes only its own memory.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ static void use(int variant)
     ck_assert_int_eq((int)nb_codec_selected(), variant);
 }
 
-/* A block of exactly this size, so that a sanitizer sees every step outside. */
+/* Return a block of exactly this size, so that a sanitizer sees every access outside. */
 static uint8_t *exactly(const void *data, size_t bytes)
 {
     uint8_t *p = malloc(bytes ? bytes : 1);
@@ -48,11 +48,11 @@ static void random_state(struct rng *r, struct state *s)
         s->scale[i] = rng_below(r, 5) ? (uint8_t)(base + rng_below(r, 4)) : 0;
 }
 
-/* Energies are statistics that nobody sends, so each variant adds a tile's squares in the order that suits
- * it: they are equal but for roundings. A sum in FP32 passes through 64 at most (the AVX-512 variant adds a
- * group's 32 squares one by one, 16 groups as a tree, and eight such batches), each of 2^-24 of it since no
- * term is negative; two sums differ by twice as much. (Seen: 3.2e-7.) And each square may be off by a step of
- * the smallest floats: `values` of them. */
+/* Energies are statistics that do not travel, so each variant adds a tile's squares in the order that suits
+ * it. They are equal up to roundings. A sum in FP32 passes through at most 64 roundings (the AVX-512 variant
+ * adds a group's 32 squares one by one, 16 groups as a tree, and eight such batches), each of 2^-24 of the
+ * sum, because no term is negative. Two sums differ by at most twice that. (Seen: 3.2e-7.) Each of the
+ * `values` squares may also be off by a step of the smallest floats. */
 static int close_enough(double a, double b, uint64_t values)
 {
     if (isnan(a) || isinf(a))
@@ -74,7 +74,7 @@ static void same_stats(const struct nb_encode_stats *a, const struct nb_encode_s
                   b->carried2);
 }
 
-/* Sums of this span in several roles, some damaged: reference against `variant`. */
+/* Compare sums of this span in several roles, some damaged, between the reference and `variant`. */
 static void compare_reduce(struct rng *r, int variant, enum nb_dtype type, enum nb_codec codec,
                            const uint8_t *coded, size_t len, const uint8_t *values, size_t n, uint64_t first)
 {
@@ -182,9 +182,9 @@ START_TEST(variants_agree)
 }
 END_TEST
 
-/* Variants estimate first whether residuals are below the bound, from half of the values. Tiles on both sides
- * of it, and some whose estimate misses most of the values; where energies are not measured, nothing but the
- * bytes shows which way was taken. */
+/* Variants first estimate from half of the values whether residuals are below the bound. The test has tiles
+ * on both sides of it, and tiles whose estimate misses most of the values. Where energies are not measured,
+ * only the bytes show which way the variant took. */
 START_TEST(bound_is_met_exactly)
 {
     enum { TILES = 4, N = TILES * NB_TILE };
@@ -230,7 +230,7 @@ START_TEST(bound_is_met_exactly)
 }
 END_TEST
 
-/* What does not lie in whole groups travels as it is, whatever it is. */
+/* Values outside of whole groups travel raw, whatever their bits. */
 START_TEST(partial_groups_are_exact)
 {
     struct rng r = {7};
@@ -252,7 +252,7 @@ START_TEST(partial_groups_are_exact)
 }
 END_TEST
 
-/* Every span that was cut elsewhere decodes to the same values where groups are whole in both. */
+/* Spans that are cut elsewhere decode to the same values where groups are whole in both. */
 START_TEST(cuts_do_not_move_groups)
 {
     static float src[3 * NB_TILE], whole[3 * NB_TILE], part[3 * NB_TILE];
@@ -266,7 +266,7 @@ START_TEST(cuts_do_not_move_groups)
         len = nb_encode(NB_CODEC_INT8, NB_F32, src + from, to - from, from, NULL, coded, sizeof coded, NULL);
         ck_assert_int_ge(len, 0);
         ck_assert_int_eq(nb_decode(NB_CODEC_INT8, NB_F32, coded, (size_t)len, to - from, from, part), 0);
-        /* Tiles wholly inside have the same scale too. */
+        /* Tiles wholly inside also have the same scale. */
         ck_assert_int_eq(memcmp(part + NB_TILE - from, whole + NB_TILE, NB_TILE * sizeof *part), 0);
     }
 }
@@ -298,7 +298,7 @@ START_TEST(sum_of_mixed_codecs)
         ck_assert_int_eq(nb_reduce(NB_F32, sources, SOURCES, own, N, 3, got), 0);
         for (int i = 0; i < N; i++) {
             float sum = 0;
-            sum += value[4][i]; /* int4 first, then the others as they come, then own */
+            sum += value[4][i]; /* int4 first, then the other codecs in their order, then the own values */
             for (int s = 0; s < 4; s++)
                 sum += value[s][i];
             sum += own[i];
@@ -308,9 +308,9 @@ START_TEST(sum_of_mixed_codecs)
 }
 END_TEST
 
-/* A sum of many transformed contributions is close to the sum of what each decodes to: FP32 additions of
- * numbers up to some hundreds, and the transform back. That the bits are right, compare_reduce shows with the
- * reference. */
+/* A sum of many transformed contributions is close to the sum of their decoded values: FP32 additions of
+ * numbers up to some hundreds, and the transform back. compare_reduce shows with the reference that the bits
+ * are right. */
 START_TEST(sum_in_transform_domain)
 {
     enum { N = NB_TILE, SOURCES = 64 };
@@ -339,7 +339,7 @@ END_TEST
 
 START_TEST(sixteen_bit_outputs)
 {
-    /* FP16 sums overflow to infinity and keep denormals; BF16 rounds to even; NaN is the quiet one. */
+    /* FP16 sums overflow to infinity and keep denormals. BF16 rounds to even. NaN is quiet. */
     static const uint16_t big[2] = {0x7bff, 0x0001}, inf = 0x7c00;
     uint16_t out[3];
     struct nb_source raw = {NB_CODEC_RAW, big, 4};
@@ -360,7 +360,7 @@ START_TEST(sixteen_bit_outputs)
 }
 END_TEST
 
-/* A caller that flushes denormals or rounds elsewhere changes nothing, and gets its mode back. */
+/* A caller that flushes denormals or rounds differently gets the same results, and its mode back. */
 START_TEST(caller_rounding_mode)
 {
 #if defined(NB_FP_MODES)
@@ -477,7 +477,7 @@ START_TEST(many_sources)
 }
 END_TEST
 
-/* Every prefix is refused; one more byte too. */
+/* Decoders refuse every prefix, and one extra byte. */
 START_TEST(truncations)
 {
     struct rng r = {12};
@@ -508,8 +508,8 @@ START_TEST(truncations)
 }
 END_TEST
 
-/* Records whose sizes are right and whose contents are not what an encoder writes: zero scales under codes,
- * every exponent, denormal units. */
+/* Records with correct sizes and contents that no encoder writes: zero scales under codes, every exponent,
+ * denormal units. */
 START_TEST(strange_records)
 {
     struct rng r = {14};
@@ -559,7 +559,7 @@ START_TEST(strange_records)
 }
 END_TEST
 
-/* Arbitrary bytes never crash, and all variants think the same of them. */
+/* Arbitrary bytes never crash a decoder, and all variants agree on them. */
 START_TEST(garbage)
 {
     struct rng r = {13};
@@ -592,8 +592,7 @@ START_TEST(garbage)
 }
 END_TEST
 
-/* A node that encodes every so many pieces of a vector, pieces of any size, still learns how large its error
- * is. */
+/* A node that encodes only every second or later piece of a vector, of any size, still measures its error. */
 START_TEST(statistics_of_every_so_many_pieces)
 {
     static float x[8 * 4096];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A codec that is added from here (identity.c), in the functions that work with any codec, in message
- * headers, and in an exchange that is driven as NCCL drives the plugin. This program brings a table of codecs
- * of its own: plugin/codec/table.c is then not linked. In it the codec has a number of its own and, for the
- * exchange, that of int8, which a setting chooses.
+ * A codec that the test adds (identity.c), in the functions that work with any codec, in message headers, and
+ * in an exchange that the test drives as NCCL drives the plugin. This program has its own table of codecs, so
+ * that plugin/codec/table.c is not linked. In the table the codec has its own number and, for the exchange,
+ * int8's number, which a setting selects.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ const struct nb_codec_row *const nb_codec_table[NB_CODEC_CODES] = {
 
 #define MOST 9000u
 
-/* Spans that begin and end anywhere: decoded they are what they were, with and without residuals. */
+/* Spans that begin and end anywhere decode to their own values, with and without residuals. */
 static int round_trips(void)
 {
     static uint8_t src[4 * MOST], coded[5 * MOST], out[4 * MOST], scale[MOST];
@@ -71,7 +71,7 @@ static int round_trips(void)
     return 0;
 }
 
-/* In a sum it counts as raw values do, in any company. */
+/* In a sum it counts like raw values, beside any other codec. */
 static int sums(void)
 {
     enum { N = 5000, FIRST = 77 };
@@ -98,7 +98,7 @@ static int sums(void)
     return 0;
 }
 
-/* A message may say that its bytes are so coded; a number without a row is refused. */
+/* A message may name this codec. The parser refuses a number without a row. */
 static int messages(void)
 {
     struct nb_msg msg = {.func = NB_FUNC_REDUCE_SCATTER,

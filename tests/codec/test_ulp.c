@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lossless differences: every variant against the reference coder, on data of many kinds. */
+/* Lossless differences: compare every variant with the reference coder, on many kinds of data. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ static uint16_t to_bf16(float x)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-/* Half precision, normal range only, round half up: good enough to make patterns. */
+/* Convert to half precision, normal range only, round half up: good enough for patterns. */
 static uint16_t to_f16(float x)
 {
     uint32_t u;
@@ -58,7 +58,7 @@ static uint8_t to_e4m3(float x)
     return (uint8_t)((u >> 24 & 0x80) | ((((u & 0x7fffffff) - (120u << 23)) + 0x80000) >> 20));
 }
 
-/* Weights and the same after one optimizer step; an Adam-like step has about the same size for all values. */
+/* Weights before and after one optimizer step. An Adam-like step has about the same size for all values. */
 enum kind {
     ZERO,
     EQUAL,
@@ -131,7 +131,7 @@ static void make(enum kind kind, double ratio, uint8_t *ref, uint8_t *cur, size_
                 a[j] = (uint8_t[]){0x00, 0x7f, 0x80, 0xff}[rnd() % 4];
                 b[j] = rnd() % 3 ? a[j] : (uint8_t[]){0x00, 0x7f, 0x80, 0xff}[rnd() % 4];
                 break;
-            case PATCHY: /* stretches of no, small and wild change */
+            case PATCHY: /* stretches of zero, small and wild change */
                 if (i / 300 % 4 == 1)
                     b[j] ^= (uint8_t)(rnd() & 1);
                 else if (i / 300 % 4 == 3)
@@ -164,7 +164,7 @@ static void *exact(size_t bytes)
     return p;
 }
 
-/* Encode with every variant, compare with the reference coder, decode each with each. Returns the coded
+/* Encode with every variant, compare with the reference coder, and decode each with each. Return the coded
  * length. */
 static size_t check_one(enum nb_ulp_width width, const uint8_t *cur, const uint8_t *ref, size_t bytes)
 {
@@ -185,7 +185,7 @@ static size_t check_one(enum nb_ulp_width width, const uint8_t *cur, const uint8
         ck_assert_msg(got == len && memcmp(first, to, (size_t)len) == 0,
                       "%s differs: width %d bytes %zu lengths %zd %zd", variant_name(v), (int)width, bytes,
                       len, got);
-        /* limit is exclusive and exact. */
+        /* the limit is exclusive and exact */
         ck_assert_int_eq(nb_ulp_encode(width, cur, ref, bytes, (size_t)len + 1, to, bound), len);
         ck_assert_int_eq(nb_ulp_encode(width, cur, ref, bytes, (size_t)len, to, bound), -E2BIG);
         ck_assert_int_eq(nb_ulp_encode(width, cur, ref, bytes, SIZE_MAX, to, bound - 1), -ENOSPC);
@@ -244,7 +244,7 @@ START_TEST(equal_is_one_byte)
     make(BF16, 0.01, a, b, bytes);
     for (int w = 0; w < 3; w++)
         ck_assert_uint_eq(check_one(widths[w], a, a, bytes - 1), 1);
-    /* One value of a million: a directory and one block. */
+    /* One changed value in a million: a directory and one block. */
     memcpy(b, a, bytes);
     b[777777] ^= 1;
     ck_assert_uint_le(check_one(NB_ULP_16, b, a, bytes), 1 + 2 * 512 + 32);
@@ -267,7 +267,7 @@ START_TEST(arguments)
 }
 END_TEST
 
-/* A hopeless span is given up as soon as the limit is passed, not at its end. */
+/* The encoder gives up a hopeless span when it passes the limit, before its end. */
 START_TEST(limit_stops_early)
 {
     size_t bytes = 1 << 20, bound = nb_ulp_bound(NB_ULP_16, bytes);
@@ -284,7 +284,7 @@ START_TEST(limit_stops_early)
 }
 END_TEST
 
-/* A BF16 row-structured weight matrix, its rows of different scale, after a step of Adam. */
+/* A BF16 weight matrix whose rows have different scales, after a step of Adam. */
 START_TEST(bits_a_value)
 {
     static const struct {
@@ -300,7 +300,7 @@ START_TEST(bits_a_value)
         for (size_t r = 0; r < rows; r++) {
             double scale = 0.02 * exp(0.2 * normal());
             for (size_t c = 0; c < cols; c++) {
-                /* Adam's m / sqrt(v) after 25 noisy gradients; its rms is 0.24. */
+                /* Adam's m / sqrt(v) after 25 noisy gradients. Its rms is 0.24. */
                 double m = 0, v = 0, w = scale * normal(), d;
                 for (int t = 0; t < 25; t++) {
                     double g = normal();
@@ -322,7 +322,7 @@ START_TEST(bits_a_value)
         printf("rms ratio %.5f: unchanged %.3f, within 7 ulp %.3f, %.2f bits a value\n", ratio,
                zero / (double)n, small / (double)n, bits);
         ck_assert_msg(len > 0 && bits <= goals[q].most, "%.2f bits at %.4f", bits, ratio);
-        ck_assert(fabs(ratio / goals[q].ratio - 1) < 0.1); /* the data are what the goal was set for */
+        ck_assert(fabs(ratio / goals[q].ratio - 1) < 0.1); /* the goal was set for such data */
         check_one(NB_ULP_16, (uint8_t *)b, (uint8_t *)a, n / 4);
     }
     free(a);
@@ -331,7 +331,8 @@ START_TEST(bits_a_value)
 }
 END_TEST
 
-/* Broken input: never a crash (run under a sanitizer), and all variants say and deliver the same. */
+/* Broken input never crashes a decoder (run under a sanitizer), and all variants return and deliver the
+ * same. */
 START_TEST(malformed)
 {
     const size_t bytes = 6000;
@@ -404,8 +405,7 @@ START_TEST(guesses)
 }
 END_TEST
 
-/* The format does not change without its version: fixed inputs, made of integers, and what they are coded to.
- */
+/* The format changes only with its version: fixed integer inputs, and their coded bytes. */
 START_TEST(frozen)
 {
     static const uint64_t want[3][2] = {{14455, UINT64_C(0xaf676fd803e9ac66)},

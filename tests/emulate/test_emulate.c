@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library's nodes are the plugin's: N processes run the plugin over TCP as NCCL drives it
- * (tests/harness), and the library carries out the same operations with the same values. After each operation
- * results, residuals and bytes on the wire have to be the same on every node, to the bit. Residuals are h -
- * Q(h) of all that was encoded, so that equal ones show equal coded bytes.
+ * The library's nodes equal the plugin's nodes. N processes run the plugin over TCP as NCCL drives it
+ * (tests/harness), and the library runs the same operations with the same values. After each operation
+ * results, residuals and bytes on the wire must be the same on every node, to the bit. Residuals are h - Q(h)
+ * of all encoded values, so that equal residuals show equal coded bytes.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -23,23 +23,23 @@
 
 #define MOST_SETTINGS 12
 #define STEPS 5
-#define BUFFERS 2 /* that are reduced in each step, by each function */
+#define BUFFERS 2 /* buffers that each function reduces in each step */
 
 struct job {
     const char *name;
     int nnodes, channels;
-    size_t buffer, chunk; /* 0: as NCCL chooses */
+    size_t buffer, chunk; /* 0: as NCCL sets it */
     enum nb_dtype type;
-    size_t
-        count; /* of a reduce-scatter's and all-gather's block; an all-reduce has three times as many and 77 */
+    size_t count; /* values of a reduce-scatter's and all-gather's block. An all-reduce has three times as
+                  many and 77 */
     const char *settings[MOST_SETTINGS];
-    bool two_hop;   /* reduce-scatters are to be */
-    bool two_level; /* all are to be */
-    int raw_steps;  /* first steps in which nothing is coded */
+    bool two_hop;   /* reduce-scatters must take this schedule */
+    bool two_level; /* all operations must take this schedule */
+    int raw_steps;  /* first steps in which all operations are raw */
     bool nan;       /* a gradient of the third step is not finite */
 };
 
-/* What a node has after an operation. */
+/* A node's state after an operation. */
 struct seen {
     uint64_t result, residual, wire_bytes;
 };
@@ -72,7 +72,7 @@ static size_t count_of(const struct job *job, enum nb_func func)
     return func == NB_FUNC_ALL_REDUCE ? 3 * job->count + 77 : job->count;
 }
 
-/* Values that a node brings, and room for the result. */
+/* Return the number of a node's own values, and the room for the result. */
 static size_t sent(const struct job *job, enum nb_func func)
 {
     return count_of(job, func) * (func == NB_FUNC_REDUCE_SCATTER ? (size_t)job->nnodes : 1);
@@ -83,7 +83,7 @@ static size_t received(const struct job *job, enum nb_func func)
     return count_of(job, func) * (func == NB_FUNC_ALL_GATHER ? (size_t)job->nnodes : 1);
 }
 
-/* What node `rank` brings to an operation. Weights move by a thousandth or so from step to step. */
+/* Write node `rank`'s values for an operation. Weights move by a thousandth or so from step to step. */
 static void fill(const struct job *job, const struct what *op, int rank, void *buf)
 {
     const ncclDataType_t type = nccl_type(job->type);
@@ -170,7 +170,7 @@ static int plugin_node(struct hx_node *node, void *arg)
         fill(job, &what, node->rank, in);
         HX_CHECK(push(plugin, job, &what) == 0, "a record was refused");
         HX_CHECK(hx_run(comm, &op) == ncclSuccess, "operation %d failed", i);
-        hx_settle(node); /* confirmations have arrived */
+        hx_settle(node); /* waits for the confirmations */
         nb_coll_get_stats(plugin, &stats);
         seen[i].result = nb_hash64(out, value * received(job, what.func), 0);
         seen[i].residual = residual_of(plugin, &what, node->nnodes);
@@ -238,7 +238,7 @@ static int emulated_operation(struct nb_emulation *e, const struct job *job, con
 
 /* ---- both ---------------------------------------------------------------------------------------------- */
 
-/* That the job was what it is for: coded, with residuals, by the schedule it names. */
+/* Check that the job tested its subject: coded, with residuals, by the schedule that it names. */
 static int check_kind(struct nb_emulation *e, const struct job *job)
 {
     const unsigned long nodes = (unsigned long)job->nnodes,
@@ -332,8 +332,7 @@ static int direct_3(void)
     return compare(&job);
 }
 
-/* Steps are counted alike: reduce-scatters' by the weights that are gathered, all-reduces' by their
- * buffers. */
+/* Both count steps alike: reduce-scatters' by the gathered weights, all-reduces' by their buffers. */
 static int warm_up_3(void)
 {
     struct job job = {.name = "3 nodes, BF16, warm-up",
@@ -342,7 +341,7 @@ static int warm_up_3(void)
                       .buffer = 256 << 10,
                       .type = NB_BF16,
                       .count = 20000,
-                      .raw_steps = 3, /* it takes one more to see that a step is over */
+                      .raw_steps = 3, /* one more step shows that a step is over */
                       .settings = {CODED, "NIBBLE_WARMUP_STEPS=2", NULL}};
 
     return compare(&job);
@@ -405,7 +404,7 @@ static int auto_8(void)
     return compare(&job);
 }
 
-/* What cannot be is refused, and changes nothing. */
+/* The library refuses impossible calls and keeps its state. */
 static int refused(void)
 {
     static const char *const bad[] = {"NIBBLE_RS=int3", NULL};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels of the quantizing codecs against the C codec; see kernel_cases.h. */
+/* Compare the kernels of the quantizing codecs with the C codec. See kernel_cases.h. */
 #include "kernel_cases.h"
 
 #include <errno.h>
@@ -21,17 +21,17 @@ static uint8_t *bytes_alloc(size_t bytes)
     return backend_alloc(bytes);
 }
 
-/* Buffers of one case: of the kernel and of the C codec. */
+/* Buffers of one case, for the kernel and for the C codec. */
 struct encoder {
     enum nb_codec codec;
     enum nb_dtype type;
     size_t n;
     uint64_t first;
-    struct nb_ef ef; /* the C codec's */
-    int8_t *err;     /* the kernel's */
+    struct nb_ef ef; /* used by the C codec */
+    int8_t *err;     /* used by the kernel */
     uint8_t *scale, *src, *dst, *want;
     size_t cap, values;
-    uint32_t every; /* of how many tiles one is measured */
+    uint32_t every; /* one tile in so many is measured */
 };
 
 static void encoder_open(struct encoder *e, enum nb_codec codec, enum nb_dtype type, size_t n, uint64_t first,
@@ -64,7 +64,7 @@ static void encoder_close(struct encoder *e, unsigned skew)
     free(e->ef.scale);
 }
 
-/* Code once with both; returns the length. */
+/* Encode once with both. Return the length. */
 static size_t encode_both(struct encoder *e, int with_stats)
 {
     struct nb_encode_stats stats = {.every = e->every};
@@ -170,14 +170,14 @@ unsigned cases_encode(unsigned rounds, unsigned seed)
     return compared;
 }
 
-/* Tiles inside of a span, whole and aligned, most of which are not measured: the way of nearly all tiles of a
- * large vector, with every kind of data, since what is unusual leaves it. */
+/* Test whole, aligned tiles inside a span, most of them unmeasured. Nearly all tiles of a large vector take
+ * this way. Unusual values leave it, so the test has every kind of data. */
 unsigned cases_inside(unsigned rounds, unsigned seed)
 {
     static const uint32_t everies[] = {17, 3, 1};
     struct rng r = {seed};
     unsigned compared = 0;
-    /* With few rounds, every fourth: another type, mode and kind each time. */
+    /* With few rounds, take every fourth: another type, mode and kind each time. */
     for (unsigned at = rounds < 36 ? seed % 4 : 0; at < DATA_KINDS * NB_DTYPE_COUNT;
          at += rounds < 36 ? 4 : 1) {
         const enum nb_dtype type = (enum nb_dtype)(at % NB_DTYPE_COUNT);
@@ -202,8 +202,8 @@ unsigned cases_inside(unsigned rounds, unsigned seed)
     return compared;
 }
 
-/* Values that get smaller by about as much as makes the bound act, so that its estimate is sure in some
- * tiles, and is not in others where it does not act; of which only some are measured. */
+/* Test values that shrink about as much as makes the bound act. Its estimate is then certain in some tiles
+ * and uncertain in others where the bound does not act. Only some tiles are measured. */
 unsigned cases_bound(unsigned seed)
 {
     static const uint32_t everies[] = {3, 2, 17, 1, 16};
@@ -230,7 +230,7 @@ unsigned cases_bound(unsigned seed)
     return compared;
 }
 
-/* Sums of N sources of all codecs, with and without own values. */
+/* Test sums of N sources of all codecs, with and without own values. */
 unsigned cases_reduce(unsigned rounds, unsigned seed)
 {
     unsigned compared = 0;
@@ -241,7 +241,7 @@ unsigned cases_reduce(unsigned rounds, unsigned seed)
         uint64_t first = firsts[rng_below(&r, sizeof(firsts) / sizeof(*firsts))];
         unsigned count = 1 + (unsigned)rng_below(&r, 9),
                  skew = rng_below(&r, 3) ? 0 : 1 + (unsigned)rng_below(&r, 7);
-        unsigned usual = (unsigned)rng_below(&r, 2); /* 1: all of int4 */
+        unsigned usual = (unsigned)rng_below(&r, 2); /* 1: all are int4 */
         struct nb_gpu_source *sources = backend_alloc(count * sizeof(*sources));
         struct nb_source want_sources[16];
         uint8_t *values = malloc(n * size), *want = malloc(n * size), *own = backend_alloc((n + skew) * size);
@@ -298,7 +298,8 @@ unsigned cases_reduce(unsigned rounds, unsigned seed)
     return compared;
 }
 
-/* Bytes that no encoder writes: the kernel refuses what nb_decode refuses, and else decodes to the same. */
+/* Test bytes that no encoder writes: the kernel refuses the bytes that nb_decode refuses, and decodes other
+ * bytes to the same values. */
 unsigned cases_malformed(unsigned rounds, unsigned seed)
 {
     unsigned refused = 0;
@@ -323,7 +324,7 @@ unsigned cases_malformed(unsigned rounds, unsigned seed)
             nb_store_value(type, values, i, data_value(&r, kind, i, &scale));
         ssize_t length = nb_encode(codec, type, values, n, first, NULL, span, cap, NULL);
         for (unsigned k = (unsigned)rng_below(&r, 3); k > 0 || rng_below(&r, 2); k -= k > 0) {
-            /* Near the beginning, where headers and escapes are, or anywhere. */
+            /* Damage a byte near the beginning, where headers and escapes are, or anywhere. */
             size_t at = rng_below(&r, 2) ? rng_below(&r, (uint64_t)(length < 40 ? length : 40))
                                          : rng_below(&r, (uint64_t)length);
             span[at] ^= (uint8_t)(1u << rng_below(&r, 8));

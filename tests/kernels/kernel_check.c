@@ -43,7 +43,7 @@ void same_number(const char *part, int64_t is, int64_t should)
     }
 }
 
-/* Energies: sums in another order. Those made of denormal numbers say nothing. */
+/* Compare energies, which are sums in another order. Skip sums of denormal numbers, which prove no error. */
 void near(const char *part, double is, double should)
 {
     if (is < NB_LEAST_CARRIED && should < NB_LEAST_CARRIED && is >= 0)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels of the differences' encoders, and of delta4 both ways, against the C codec; see kernel_cases.h. */
+/* Compare the kernels of the differences' encoders, and of delta4 both ways, with the C codec. See
+ * kernel_cases.h. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,18 +13,20 @@
 #include "tests/gpu/backend.h"
 
 enum kind {
-    SMALL, /* all move by about the same */
+    SMALL, /* all values move by about the same */
     SAME,
-    LARGE,   /* as large as the values */
-    STRAY,   /* small, and now and then anything */
-    HALF,    /* the second half is anything */
-    STRETCH, /* stretches that do not move, stretches of anything */
-    TRAP,  /* what is sampled of a block is anything, the rest does not move; every 32nd block is anything */
-    MIXED, /* scales far apart side by side */
+    LARGE,   /* steps as large as the values */
+    STRAY,   /* small, and now and then any bits */
+    HALF,    /* the second half has any bits */
+    STRETCH, /* stretches that stand still, stretches of any bits */
+    TRAP,    /* the sampled values of a block have any bits, the rest stands still. Every 32nd block has any
+              bits */
+    MIXED,   /* scales far apart side by side */
     SPECIAL, /* zeros, infinities, NaN, denormals */
     PATTERNS,
     KINDS,
-    ROWS = KINDS, /* every 256 values move by another amount, some not at all; now and then one far away */
+    ROWS = KINDS, /* every 256 values move by another amount, some stand still. Now and then one moves far
+                     away */
     DRIFT         /* the amount changes a little from one 256 values to the next */
 };
 
@@ -33,7 +36,7 @@ static int sampled(size_t i)
     return at >= 128 && at < 160;
 }
 
-/* `type` of the values; bytes of another width look at the same data. */
+/* Make a reference and values of `type`. Encoders for another width read the same data. */
 static void make(struct rng *r, enum kind kind, enum nb_dtype type, double step, uint8_t *ref, uint8_t *cur,
                  size_t bytes)
 {
@@ -115,8 +118,8 @@ static int64_t run_encoder(const struct span *s, const void *cur, const void *re
     return result.length;
 }
 
-/* The kernel's bytes are these, `length` of them, and as many lossy runs; or it refuses, as it does on some
- * GPUs. */
+/* Check that the kernel writes these bytes, `length` of them, and as many lossy runs, or refuses, as it does
+ * on some GPUs. */
 static void check_encoder(const struct span *s, const void *cur, const void *ref, uint64_t limit, void *dst,
                           const void *want, int64_t length, uint64_t lossy)
 {
@@ -150,7 +153,7 @@ static int64_t decode(const struct span *s, const uint8_t *coded, size_t length,
     return result.length;
 }
 
-/* A span of values of `kind`, encoded, decoded, and decoded with a broken bit. */
+/* Encode a span of values of `kind`, decode it, and decode it with a broken bit. */
 static void compare(struct rng *r, struct span *s, enum kind kind, double step, unsigned round)
 {
     struct nb_delta4_stats stats = {0, 0};
@@ -166,7 +169,7 @@ static void compare(struct rng *r, struct span *s, enum kind kind, double step, 
     if (length < 0)
         abort();
     check_encoder(s, cur, ref, SIZE_MAX, coded, want, length, stats.lossy);
-    /* Limits: one more than it takes, as much, less. */
+    /* Limits: one byte more than needed, exactly as much, less. */
     check_encoder(s, cur, ref, (uint64_t)length + 1, coded, want, length, stats.lossy);
     check_encoder(s, cur, ref, round % 2 ? (uint64_t)length : rng_below(r, (uint64_t)length), coded, NULL,
                   -E2BIG, 0);
@@ -184,7 +187,7 @@ static void compare(struct rng *r, struct span *s, enum kind kind, double step, 
     same("decoded bytes", in_place ? ref : out, values, s->bytes);
     if (!s->bounded)
         same("decoded bytes", values, cur, s->bytes);
-    /* Broken in one place: refused, or decoded to the same as by the C codec. */
+    /* Break one place: the kernel refuses, or decodes to the same values as the C codec. */
     memcpy(ref, old, s->bytes);
     const size_t where = rng_below(r, rng_below(r, 2) || length < 16 ? (uint64_t)length : 16);
     at[where] ^= (uint8_t)(1u << rng_below(r, 8));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels of exact reductions and of samples against those of plugin/device, and what nb_gpu_plan refuses;
- * see kernel_cases.h. */
+/* Compare the kernels of exact reductions and of samples with plugin/device, and test the descriptors that
+ * nb_gpu_plan refuses. See kernel_cases.h. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "tests/codec/data.h"
 #include "tests/gpu/backend.h"
 
-/* Is value i a NaN of its type? */
+/* Return whether value i is a NaN of its type. */
 static int is_nan(ncclDataType_t type, const uint8_t *p, size_t i)
 {
     double d;
@@ -33,8 +33,8 @@ static void fill(struct rng *r, ncclDataType_t type, unsigned kind, uint8_t *p, 
         double v = rng_gauss(r) * (kind == 1 ? 1e4 : 1);
         uint64_t any = rng_next(r);
         const size_t size = nb_nccl_type_size(type);
-        float f = kind == 2 ? (float)(int)rng_below(r, 3) - 1
-                            : (float)v; /* many that are equal; zeros of one sign */
+        float f =
+            kind == 2 ? (float)(int)rng_below(r, 3) - 1 : (float)v; /* many equal values, zeros of one sign */
         f += 0.0f;
         if (type == ncclFloat16)
             nb_store_value(NB_F16, p, i, f);
@@ -46,7 +46,7 @@ static void fill(struct rng *r, ncclDataType_t type, unsigned kind, uint8_t *p, 
             memcpy(p + 8 * i, &v, 8);
         else
             memcpy(p + i * size, &any, size);
-        if (kind == 3 && rng_below(r, 8) == 0) /* infinities, NaN, denormals, whatever */
+        if (kind == 3 && rng_below(r, 8) == 0) /* infinities, NaN, denormals, any bits */
             memcpy(p + i * size, &any, size);
     }
 }
@@ -159,7 +159,7 @@ unsigned cases_evidence(unsigned rounds, unsigned seed)
     return compared;
 }
 
-/* Values at the positions of a block that comes in pieces, in any order: those that nb_pick has. */
+/* Test picks from a block that comes in pieces, in any order. They must equal nb_pick's. */
 unsigned cases_picks(unsigned rounds, unsigned seed)
 {
     static const uint8_t widths[] = {1, 2, 4};
@@ -215,7 +215,7 @@ unsigned cases_picks(unsigned rounds, unsigned seed)
     return compared;
 }
 
-/* ---- What is refused ----------------------------------------------------------------------------------- */
+/* ---- Refused descriptors ------------------------------------------------------------------------------- */
 
 unsigned cases_plan(void)
 {
@@ -241,7 +241,7 @@ unsigned cases_plan(void)
         {-EINVAL, WITH(.op = NB_GPU_SAMPLE, .type = NB_F32, .nsources = 65537)},
         {-EINVAL, WITH(.op = NB_GPU_SAMPLE, .type = NB_DTYPE_COUNT, .nsources = 1)},
         {-EINVAL, WITH(.op = NB_GPU_PROFILE, .type = NB_F32, .flags = NB_GPU_SPREAD, .nsources = 65537)},
-/* Of a block of `values`, 100 values that are number `from` and on. */
+/* Pick 100 values of a block of `values`, beginning with number `from`. */
 #define PICK(bytes, values, from, all, begin, parts, at, to) \
     {.op = NB_GPU_PICK, \
      .result = 4096, \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels give the bytes of the C codec: golden vectors, random data, edge data, malformed spans. Linked
- * with an emulation of a GPU for the test suite, and with the driver for gpu-check.
+ * The kernels give the bytes of the C codec: golden vectors, random data, edge data, malformed spans. The
+ * test suite links this program with an emulation of a GPU, gpu-check with the driver.
  *
  *     test_kernels [rounds [seed]]
  */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ring: the resident kernel with blocks that are threads of the operating system (tests/gpu/emulate.c),
- * against a host that publishes descriptors, polls their results, uses places and memory again, and ends
+ * The ring: the resident kernel, whose blocks are threads of the operating system (tests/gpu/emulate.c),
+ * against a host. The host publishes descriptors, polls their results, uses places and memory again, and ends
  * launches, in all orders that kernels.h allows: launches ended before they begin, empty ones, many ended
- * ahead, ones that are ended after descriptors that are still to come.
+ * ahead, launches ended after descriptors that are still to come.
  *
  *     test_ring [launches [seed]]
  */
@@ -68,7 +68,7 @@ static void fail(const char *what, uint64_t number)
     abort();
 }
 
-/* Wait a moment; a test that stands still says so. */
+/* Wait a moment. A test that stands still says so. */
 static void rest(void)
 {
     static time_t since;
@@ -83,7 +83,7 @@ static void rest(void)
     }
 }
 
-/* Take the result of the oldest descriptor that is on its way, if it is there. */
+/* Take the result of the oldest descriptor in flight, if it is there. */
 static int poll(void)
 {
     struct slot *s = &slots[finished % NB_GPU_RING];
@@ -110,7 +110,7 @@ static void publish(void)
     s->op = below(3) ? NB_GPU_COPY : below(2) ? NB_GPU_EQUAL : NB_GPU_ZERO;
     s->bytes = below(12) ? (uint32_t)below(300) : (uint32_t)below(LARGEST);
     s->value = (uint8_t)below(256);
-    /* What was there before must not be seen: */
+    /* Write new values, because earlier content must not show: */
     for (uint32_t i = 0; i < s->bytes; i++)
         s->src[i] = (uint8_t)(s->value + i);
     if (s->op == NB_GPU_EQUAL) {
@@ -153,14 +153,14 @@ static void host(void)
     while (stops < launches) {
         uint64_t left = launches - stops;
         switch (below(8)) {
-        case 0: /* many at once, some of them long before they begin, mostly empty */
+        case 0: /* many at once, some long before they begin, mostly empty */
             for (uint64_t i = 1 + below(3 * NB_GPU_STOPS / 2); i > 0 && left > 0; i--, left--) {
                 if (below(10) == 0)
                     publish();
                 stop(published);
             }
             break;
-        case 1: { /* ended after what is still to come */
+        case 1: { /* ended after descriptors still to come */
             uint64_t more = below(NB_GPU_RING + 10);
             stop(published + more);
             while (more--)
@@ -172,7 +172,7 @@ static void host(void)
                 publish();
             stop(published);
             break;
-        case 3: /* the launch finds everything done */
+        case 3: /* the launch finds all descriptors done */
             publish();
             while (finished < published)
                 if (!poll())

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * As much of Check's interface as the codecs' tests use, for where there is no Check: cross-built programs
- * that run under an emulator (tests/codec/test-aarch64.sh). Tests run in one process, one after the other,
- * and the first failure ends it. ONLY, a comma-separated list in the environment, names the tests to run.
+ * The part of Check's interface that the codecs' tests use, for places without Check: cross-built programs
+ * under an emulator (tests/codec/test-aarch64.sh). Tests run in one process, one after the other, and the
+ * first failure ends it. ONLY, a comma-separated list in the environment, names the tests to run.
  */
 #ifndef NIBBLE_TESTS_CODEC_EMULATED_CHECK_H
 #define NIBBLE_TESTS_CODEC_EMULATED_CHECK_H
@@ -71,7 +71,7 @@ static inline bool ck_wanted(const char *name)
     return !only || !*only;
 }
 
-/* Of the list, how many names no test has; a program without tests is a mistake, too. */
+/* Return how many names of the list match no test. A program without tests is a mistake too. */
 static inline unsigned ck_missing(unsigned ran)
 {
     const char *only = getenv("ONLY");
