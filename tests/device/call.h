@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A call of a device's table as data, for devices of tests that do their work later: functions of the table
- * that put their arguments into it and ask, and one that has the host do what it says.
+ * A call of a device's table as data, for test devices that do their work later. Functions of the table put
+ * their arguments into it and ask. Another function lets the host do the call.
  */
 #ifndef NIBBLE_TESTS_DEVICE_CALL_H
 #define NIBBLE_TESTS_DEVICE_CALL_H
@@ -26,7 +26,7 @@ struct device_call {
     enum device_call_kind kind;
     struct nb_encoding encoding; /* ENCODE */
     struct nb_decoding decoding; /* DECODE */
-    /* All others. n: bytes, of sums values. */
+    /* All other calls. n counts bytes, for sums values. */
     void *dst;
     const void *src, *own;
     size_t n, nsources;
@@ -36,27 +36,27 @@ struct device_call {
     uint64_t first;
     const struct nb_source *sources;
     const void *const *plain;
-    /* PICK: of `block` values, of which those at src begin with `first`. */
+    /* PICK: from a block of `block` values. The values at src begin with number `first`. */
     size_t width;
     uint64_t block;
     unsigned picks;
-    uint32_t *out; /* several may fill one, so it is nothing that a call has for itself */
-    /* Questions: of `src`, against `own`; SAMPLE and SUMS count n in values of `dtype`. */
+    uint32_t *out; /* several calls may fill one, so it does not belong to a call */
+    /* Questions: about `src`, compared with `own`. SAMPLE and SUMS count n in values of `dtype`. */
     unsigned samples; /* or groups */
     struct nb_compared *compared;
     struct nb_similarity *near;
     float *sample;
 };
 
-/* A device that is asked: what the functions below get as their device. */
+/* A device that asks: the device argument of the functions below. */
 struct asked_device {
-    struct nb_device device; /* first */
-    /* Do it now, and return the result, or later: as the functions of a device's table. `what` is the
-     * caller's. */
+    struct nb_device device; /* must be first */
+    /* Do the call now and return its result, or later, as the functions of a device's table do. The caller
+     * owns `what`. */
     ssize_t (*ask)(struct asked_device *dev, struct nb_work *work, const struct device_call *what);
 };
 
-/* Have the host's device do it now: the result. */
+/* Let the host's device do the call now. Return the result. */
 ssize_t device_call_perform(const struct device_call *call);
 
 /* Functions for the device's table. */

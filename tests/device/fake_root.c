@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A machine made of files; see fake_root.h. */
+/* A machine made of files. See fake_root.h. */
 #include "tests/device/fake_root.h"
 
 #include <check.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A node whose host device has codec threads; see host_node.h. */
+/* A node whose host device has codec threads. See host_node.h. */
 #include "tests/device/host_node.h"
 
 #include <check.h>
@@ -53,7 +53,7 @@ struct nb_device *host_node_device(struct host_node *n)
     return dev;
 }
 
-/* ---- the threads, as the system sees them --------------------------------------------------------------- */
+/* ---- the threads, as the system sees them -------------------------------------------------------------- */
 
 unsigned host_codec_threads(pid_t tid[HOST_MOST_THREADS])
 {
@@ -91,7 +91,7 @@ bool host_threads_are(unsigned n)
     return false;
 }
 
-/* Processor time of a thread, by the clock that the system has for each. */
+/* Return the processor time of a thread, from the system's clock for it. */
 double host_thread_seconds(pid_t tid)
 {
     const clockid_t clock = (clockid_t)((~(unsigned)tid << 3) | 6u);

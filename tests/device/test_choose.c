@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which device a communicator gets, and how its kernel is launched; contexts do not know of each other. */
+/* The device that a communicator gets, and how its kernel is launched. Contexts are independent. */
 #include "cuda_fixture.h"
 
 #include <errno.h>
@@ -28,7 +28,8 @@ static void test_choices(void)
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
     refused("CUDA_DEVICE_MAX_CONNECTIONS=1");
     nb_launch_attached(&ctx, GPU, 1);
-    refused("CUDA_DEVICE_MAX_CONNECTIONS=1"); /* also beside NCCL's: the H100's run ended in the watchdog */
+    refused("CUDA_DEVICE_MAX_CONNECTIONS=1"); /* also for a kernel beside NCCL's: the H100's run ended in
+                                                 the watchdog */
     CHECK(!nb_cuda_takes_pointers(&ctx, -1, why, sizeof(why)) && strstr(why, "CUDA_DEVICE_MAX_CONNECTIONS"));
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
     dev = open_device(1);
@@ -53,7 +54,7 @@ static void test_choices(void)
     settings("NIBBLE_GPU_LAUNCH", NULL);
     wish.gpu = -1;
     CHECK(nb_cuda_device_open(&ctx, &wish, &dev, why, sizeof(why)) == -ENODEV);
-    /* The choice as a communicator sees it. */
+    /* Check the choice as a communicator sees it. */
     wish.gpu = GPU;
     CHECK(nb_device_choose(&ctx, &wish, &dev) == 0 && dev == nb_host_device());
     nb_device_pointers(&ctx, 1);
@@ -71,7 +72,7 @@ static void test_choices(void)
     CHECK(fake_alive() == 0);
 }
 
-/* Nothing that one context was told, or has, is another's. */
+/* Contexts share neither reports nor resources. */
 static void test_contexts(void)
 {
     const struct nb_device_wish wish = {.gpu = GPU, .nnodes = NODES, .comm_id = COMM};
@@ -90,7 +91,8 @@ static void test_contexts(void)
     CHECK(nb_device_choose(&other, &wish, &others) == 0 && gpu_of(others)->launches.how == NB_LAUNCH_BATCH);
     CHECK(nb_device_choose(&ctx, &wish, &dev) == 0 && gpu_of(dev)->launches.how == NB_LAUNCH_RESIDENT);
     close_device(dev);
-    CHECK(nb_launch_begin(&ctx, GPU, COMM, NODES, stream) == 0); /* the other's is not this one's */
+    /* the other context's kernel is not this one's */
+    CHECK(nb_launch_begin(&ctx, GPU, COMM, NODES, stream) == 0);
     nb_launch_attached(&other, GPU, 1);
     close_device(others);
     CHECK(nb_device_choose(&ctx, &wish, &dev) == 0 && nb_device_choose(&other, &wish, &others) == 0);
@@ -109,7 +111,7 @@ static void test_contexts(void)
     CHECK(fake_alive() == 0);
 }
 
-/* A context that brings its own devices. */
+/* A context with its own devices. */
 static int own_device(struct nb_context *of, const struct nb_device_wish *wish, struct nb_device **dev)
 {
     (void)of;

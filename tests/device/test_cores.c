@@ -69,7 +69,7 @@ START_TEST(lists)
     ck_assert(nb_cpus_parse("0-3,8,10-10", &a));
     ck_assert_uint_eq(nb_cpus_count(&a), 6);
     ck_assert(CPU_ISSET(8, &a.set) && !CPU_ISSET(9, &a.set));
-    ck_assert(nb_cpus_parse("8190-8191", &a)); /* beyond what a cpu_set_t has */
+    ck_assert(nb_cpus_parse("8190-8191", &a)); /* more than a cpu_set_t holds */
     ck_assert_uint_eq(nb_cpus_count(&a), 2);
     ck_assert(nb_cpus_parse("", &b));
     ck_assert_uint_eq(nb_cpus_count(&b), 0);
@@ -88,7 +88,7 @@ START_TEST(lists)
 }
 END_TEST
 
-/* Eight ranks that share 112 cores; whatever says that there are eight, and however they share. */
+/* Eight ranks share 112 cores, whatever source gives their number, and however they share. */
 START_TEST(eight_ranks)
 {
     struct nb_cores c;
@@ -99,16 +99,16 @@ START_TEST(eight_ranks)
     ck_assert_uint_eq(c.usable, 112);
     ck_assert_uint_eq(c.ranks, 1);
     ck_assert_uint_eq(c.share, 112);
-    ck_assert_uint_eq(nb_cores_default_threads(&c), 6); /* no more than helps */
+    ck_assert_uint_eq(nb_cores_default_threads(&c), 6); /* as many as help */
 
     setenv("LOCAL_WORLD_SIZE", "8", 1);
-    c = look("0-223"); /* nobody is bound */
+    c = look("0-223"); /* without binding */
     ck_assert_uint_eq(c.share, 14);
     ck_assert_str_eq(c.ranks_by, "LOCAL_WORLD_SIZE");
     c = look("0-55,112-167"); /* half of them to each half of the machine */
     ck_assert_uint_eq(c.usable, 56);
     ck_assert_uint_eq(c.share, 14);
-    c = look("14-27,126-139"); /* each to its own */
+    c = look("14-27,126-139"); /* each rank is bound to its own */
     ck_assert_uint_eq(c.share, 14);
     c = look("14-17"); /* fewer than its part */
     ck_assert_uint_eq(c.share, 4);
@@ -123,20 +123,20 @@ START_TEST(eight_ranks)
     setenv("SLURM_STEP_TASKS_PER_NODE", "8(x2),4", 1);
     ck_assert_uint_eq(look("0-223").share, 14);
     setenv("SLURM_STEP_TASKS_PER_NODE", "1", 1);
-    gpus(8); /* of which each may have a process */
+    gpus(8); /* each may have a process */
     c = look("0-223");
     ck_assert_uint_eq(c.share, 14);
     ck_assert_str_eq(c.ranks_by, "GPUs");
-    setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "16", 1); /* GPUs that are shared, too */
+    setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "16", 1); /* ranks that share GPUs */
     ck_assert_uint_eq(look("0-223").share, 7);
-    setenv("LOCAL_WORLD_SIZE", "many", 1); /* is not understood, and the next one counts */
+    setenv("LOCAL_WORLD_SIZE", "many", 1); /* malformed, so the next variable counts */
     ck_assert_uint_eq(look("0-223").share, 7);
     setenv("LOCAL_WORLD_SIZE", "1000", 1);
-    ck_assert_uint_eq(look("0-223").share, 1); /* never none */
+    ck_assert_uint_eq(look("0-223").share, 1); /* at least one */
 }
 END_TEST
 
-/* A control group's limit is shared by the ranks in it; of those above each other the least counts. */
+/* The ranks in a control group share its limit. Of nested groups' limits the smallest counts. */
 START_TEST(limits)
 {
     machine(16);
@@ -159,7 +159,7 @@ START_TEST(limits)
 }
 END_TEST
 
-/* Where nothing can be read: the mask is what there is. */
+/* Without readable files the affinity mask counts. */
 START_TEST(no_files)
 {
     struct nb_cores c = look("0-7");
@@ -179,9 +179,9 @@ START_TEST(near_memory)
     ck_assert(!nb_cores_near(root, here, &cpus));
     fake_root_put("/sys/devices/system/node/online", "0");
     fake_root_put("/sys/devices/system/node/node0/cpulist", "1,3");
-    ck_assert(!nb_cores_near(root, here, &cpus)); /* one node: nothing to choose */
+    ck_assert(!nb_cores_near(root, here, &cpus)); /* with one node there is no choice */
     fake_root_put("/sys/devices/system/node/online", "0-1");
-    if (!nb_cores_near(root, here, &cpus)) /* a filter of system calls, or it is in another node */
+    if (!nb_cores_near(root, here, &cpus)) /* a filter of system calls forbids it, or it is on another node */
         return;
     ck_assert_uint_eq(nb_cpus_count(&cpus), 2);
     ck_assert(CPU_ISSET(1, &cpus.set) && CPU_ISSET(3, &cpus.set));

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* One life of a device with everything in it. Returns the number of driver calls, and stops where one
+/* Live one life of a device with all its parts. Return the number of driver calls. Stop where a call
  * fails. */
 static int live(void)
 {
@@ -22,10 +22,11 @@ static int live(void)
     if (!ret) {
         wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 65536);
         state = dev->ops->alloc(dev, NB_PLACE_STATE, 100 << 20); /* grows */
-        dev->ops->turn(dev, 1); /* the engine's first: the communicator is connected */
+        dev->ops->turn(dev, 1); /* the engine's first turn: the communicator is connected */
         const uint64_t before = atomic_load(&gpu_of(dev)->launches.launched);
         number = nb_launch_begin(&ctx, GPU, COMM, NODES, stream);
-        /* NCCL's launch may wait until nothing runs on the GPU, so by default nothing of ours may run before it. */
+        /* NCCL's launch may wait until the GPU is idle, so by default the plugin's kernels run only after
+         * it. */
         CHECK(gpu_of(dev)->launches.first || atomic_load(&gpu_of(dev)->launches.launched) == before);
         fake_run(stream, nccl_kernel, &op);
         nb_launch_end(&ctx, number);
@@ -63,8 +64,8 @@ static int live(void)
     return ret;
 }
 
-/* Each call of the driver fails once: a life ends with an error or goes on without the one thing; the warning
- * names the call; nothing is left behind but what the failing call itself did not give back. */
+/* Each call of the driver fails once. The life then ends with an error, or goes on without one thing. The
+ * warning names the call. Only resources that the failing call itself did not return may be left. */
 static void test_errors(int no_virtual_memory, long step)
 {
     long n;
@@ -83,8 +84,8 @@ static void test_errors(int no_virtual_memory, long step)
         ret = live();
         const char *name = fake_failed();
         if (!name)
-            continue; /* a life with fewer calls: timing */
-        /* Without a context nothing can be freed. */
+            continue; /* timing gave this life fewer calls */
+        /* Without a context the device cannot free anything. */
         if (fake_alive() && strcmp(name, "cuCtxPushCurrent") &&
             strcmp(name, "cuThreadExchangeStreamCaptureMode")) {
             fprintf(stderr, "%ld things are left after %s failed (call %ld of %ld)\n", fake_alive(), name, k,
@@ -94,7 +95,7 @@ static void test_errors(int no_virtual_memory, long step)
         fake_forget();
         failed += ret != 0;
         survived += ret == 0;
-        /* cuInit and cuDeviceGetCount say so in `why`; cuPointerGetAttribute's error is an answer. */
+        /* cuInit and cuDeviceGetCount report it in `why`. cuPointerGetAttribute's error is an answer. */
         if (strcmp(name, "cuInit") && strcmp(name, "cuDeviceGetCount") &&
             strcmp(name, "cuPointerGetAttribute")) {
             CHECK(warnings > before);

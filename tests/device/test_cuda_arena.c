@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPU memory of the CUDA device: grown as it is needed, used again, and bounded. */
+/* GPU memory of the CUDA device: it grows with need, is used again, and is bounded. */
 #include "cuda_fixture.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ static void test_arena(void)
     dev = open_device(COMM);
     wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 1);
     before = gpu_of(dev)->arena.used;
-    /* Never more than leaves 64 MiB, and what is given back is used again. */
+    /* The arena leaves 64 MiB free, and uses returned memory again. */
     CHECK(dev->ops->alloc(dev, NB_PLACE_STATE, (size_t)200 << 20) == NULL);
     big = dev->ops->alloc(dev, NB_PLACE_STATE, (size_t)100 << 20);
     CHECK(big && gpu_of(dev)->arena.grown == 1);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Codecs and sums of the CUDA device give what the host's give; foreign memory is refused. */
+/* Codecs and sums of the CUDA device give the host's results. The device refuses foreign memory. */
 #include "cuda_fixture.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* n float values without a reference. */
+/* Encode n float values without a reference. */
 static ssize_t encode(struct nb_device *dev, struct nb_work *w, enum nb_codec codec, const void *src,
                       size_t n, const struct nb_ef *ef, void *dst, size_t cap, struct nb_encode_stats *stats)
 {
@@ -32,7 +32,7 @@ static int decode(struct nb_device *dev, struct nb_work *w, enum nb_codec codec,
                                                   .dst = dst});
 }
 
-/* Against a reference. */
+/* Encode against a reference. */
 static ssize_t differ(struct nb_device *dev, struct nb_work *w, enum nb_codec codec, unsigned format,
                       const void *src, const void *ref, size_t bytes, void *dst, size_t cap,
                       struct nb_delta4_stats *runs)
@@ -115,9 +115,9 @@ static void compare_works(struct nb_device *dev, int in_state)
     CHECK(decode(host, NULL, NB_CODEC_INT4, b.host[1], (size_t)len[0], n, out_host) == 0);
     o->copy(dev, NULL, b.wire[2], out, bytes);
     same("decoded", b.wire[2], out_host, bytes);
-    /* A length that is wrong. */
+    /* A wrong length. */
     CHECK(decode(dev, NULL, NB_CODEC_INT4, b.wire[1], (size_t)len[0] - 1, n, out) == -EBADMSG);
-    /* raw, and values at an odd place: on the CPU */
+    /* raw, and values at an odd address: the CPU does these */
     CHECK(encode(dev, NULL, NB_CODEC_RAW, values, n, NULL, b.wire[1], cap, NULL) == (ssize_t)bytes);
     same("raw", b.wire[1], b.host[0], bytes);
     /* exact sums */
@@ -182,7 +182,7 @@ static void test_works(int emulate, int major)
     CHECK(fake_alive() == 0);
 }
 
-/* Memory that CUDA does not know is refused by name. */
+/* The device refuses memory that CUDA does not know, and names it. */
 static void test_foreign_memory(void)
 {
     static float here[64];
@@ -208,7 +208,7 @@ int main(void)
 #endif
     fixture_open();
     test_works(0, 0);
-    test_works(0, NB_GPU_NO_DIFFERENCES); /* the CPU encodes differences there */
+    test_works(0, NB_GPU_NO_DIFFERENCES); /* on such a GPU the CPU encodes differences */
     if (emulate)
         test_works(1, 0);
     test_foreign_memory();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers and layouts of device/cuda/driver.c beside those of NVIDIA's header, when it is installed: the
+/* Compare numbers and layouts of device/cuda/driver.c with NVIDIA's header, where it is installed. The
  * compiler compares them. Skipped elsewhere. */
 #include <stddef.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Questions that the CUDA device answers: as the host does. */
+/* The CUDA device's answers to questions equal the host's. */
 #include "cuda_fixture.h"
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 
 #include "codec/pick.h"
 
-/* The CUDA device's answer, which it gives at once or later, is the host's. */
+/* Require that the CUDA device's answer, given at once or later, equals the host's. Return it. */
 static double likeness(struct nb_device *dev, const void *a, const void *b, size_t bytes, unsigned samples)
 {
     struct nb_similarity near = {.near16 = 99};
@@ -17,7 +17,7 @@ static double likeness(struct nb_device *dev, const void *a, const void *b, size
     return nb_likeness_of(&near);
 }
 
-/* Sums of squares: a NaN is some NaN. */
+/* Require equal sums of squares. All NaNs count as equal. */
 static void same_but_nan(const char *what, const float *a, const float *b, unsigned n)
 {
     for (unsigned i = 0; i < n; i++)
@@ -25,7 +25,8 @@ static void same_but_nan(const char *what, const float *a, const float *b, unsig
             same(what, &a[i], &b[i], sizeof(*a));
 }
 
-/* What is asked of values: n at `values` and `ref` on the device, the same at the other two. */
+/* Ask all questions about values: n at `values` and `ref` on the device, with copies at the other two
+ * pointers. */
 static void compare_evidence(struct nb_device *dev, float *values, const float *ref, const float *host_values,
                              const float *host_ref, size_t n)
 {
@@ -38,7 +39,7 @@ static void compare_evidence(struct nb_device *dev, float *values, const float *
 
     for (unsigned i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
         const unsigned count = counts[i];
-        for (unsigned shift = 0; shift < 4; shift += 2) { /* 2: FP32 values are not aligned, the CPU looks */
+        for (unsigned shift = 0; shift < 4; shift += 2) { /* 2: unaligned FP32 values, which the CPU reads */
             const char *v = (const char *)values + shift, *hv = (const char *)host_values + shift;
             const char *r = (const char *)ref + shift, *hr = (const char *)host_ref + shift;
             for (int type = 0; type < NB_DTYPE_COUNT; type++) {
@@ -64,7 +65,7 @@ static void compare_evidence(struct nb_device *dev, float *values, const float *
     }
     CHECK(likeness(nb_host_device(), host_values, host_values, 3, 7) == 1);
     CHECK(likeness(dev, values, values, 3, 7) == 1 && likeness(dev, values, ref, 3, 7) == 0);
-    /* One work each, not one for every sample. */
+    /* Each question is one item of work, instead of one for every sample. */
     CHECK((unsigned)gpu_of(dev)->ring.done - works < 200);
     CHECK(o->sums(dev, NULL, NB_F32, values, 100, 4, got) == 0); /* there are three groups */
 }
@@ -75,7 +76,8 @@ static void same_comparison(const struct nb_compared *a, const struct nb_compare
           (b->equal || a->width == b->width));
 }
 
-/* More comparisons at a time than the ring has places for; some are refused, none is given half an answer. */
+/* Ask for more comparisons at a time than the ring has places. The device may refuse some, but never gives
+ * half an answer. */
 static void compare_comparisons(struct nb_device *dev, const void *values, const void *ref,
                                 const struct buffers *b, size_t bytes)
 {
@@ -114,7 +116,7 @@ static void compare_comparisons(struct nb_device *dev, const void *values, const
             same_comparison(&got[i], &want[i % 4]);
         CHECK(got[i].hash == want[i % 4].hash);
     }
-    CHECK(refused || gpu_of(dev)->ring.major); /* a guess of the CPU waits for copies */
+    CHECK(refused || gpu_of(dev)->ring.major); /* the CPU's guess waits for copies */
 }
 
 static void compare_answers(struct nb_device *dev, int in_state)
@@ -161,8 +163,7 @@ static unsigned profile_of(struct nb_device *dev, const float *values)
     return nb_profile_of_sums(out, 8, out);
 }
 
-/* A profile of zeros, of a number that is none, and of more than the CPU could look at where it lies
- * wrong. */
+/* Profiles of zeros, of NaN, and of more unaligned values than the CPU could read. */
 static void test_odd_evidence(void)
 {
     struct nb_device *dev;
@@ -188,9 +189,9 @@ static void test_odd_evidence(void)
     CHECK(fake_alive() == 0);
 }
 
-/* A block that comes in pieces, all of them in flight at once and taken back in any order, is picked from as
- * nb_pick does. Nobody waits: with a kernel beside NCCL's alone, and none launched, the answer is that it
- * will come. */
+/* Pick from a block that comes in pieces, all in flight at once and taken back in any order: the result
+ * equals nb_pick's. The call never waits. With kernels beside NCCL's only, and none launched, the device
+ * answers "later". */
 static void test_picks(int emulate, int resident)
 {
     static const size_t widths[] = {1, 2, 4};
@@ -239,14 +240,14 @@ static void test_picks(int emulate, int resident)
         same("picks", got, want, sizeof(got));
         CHECK(dev->ops->pick(dev, NULL, width, from, n, picks, 0, n, got) == (ssize_t)picks);
         same("picks that are waited for", got, want, sizeof(got));
-        /* Between two positions there is none, and nothing to be done. */
+        /* A range between two positions has no value to pick. */
         unsigned part;
         uint64_t none = 0;
         while (nb_pick_parts(n, picks, none, 1, &part))
             none++;
         CHECK(dev->ops->pick(dev, &work[0], width, from + none * width, n, picks, none, 1, got) == 0);
     }
-    /* Values of four bytes that are not aligned: not by the kernel, and no copy is waited for. */
+    /* The kernel does not take unaligned values of four bytes, and the call does not wait for a copy. */
     CHECK(dev->ops->pick(dev, NULL, 4, (char *)b.state[0] + 2, 5000, 512, 0, 5000, got) == 0);
     CHECK(dev->ops->failed(dev) == 0);
     free_buffers(&b);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels of the CUDA device beside NCCL's: of several communicators, in graphs, and those that do not get
+/* Kernels of the CUDA device beside NCCL's: of several communicators, in graphs, and kernels that do not get
  * on. */
 #include "cuda_fixture.h"
 
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define AHEAD 40u /* launches that the host is ahead of the GPU */
+#define AHEAD 40u /* launches by which the host is ahead of the GPU */
 
 struct host {
     nb_cu_stream stream;
@@ -16,7 +16,7 @@ struct host {
     struct operation *op;
     unsigned n;
     atomic_uint done;
-    unsigned nothing; /* every so many have nothing for us */
+    unsigned nothing; /* one launch in so many has no window for the engine */
 };
 
 static void *host_main(void *arg)
@@ -36,7 +36,7 @@ static void *host_main(void *arg)
     return NULL;
 }
 
-/* Several communicators, each on a stream and a thread of its own; one engine. All kernels come and go. */
+/* Run several communicators, each on its own stream and thread, with one engine. All kernels come and go. */
 static void run_launches(unsigned comms, unsigned n, unsigned nothing)
 {
     struct nb_device *dev[4] = {NULL};
@@ -133,7 +133,7 @@ static void test_graph(void)
     dev = open_device(COMM);
     make_buffers(&b, dev);
     stream = fake_stream();
-    while (dev->ops->turn(dev, 0)) /* a capture waits until nothing of before runs */
+    while (dev->ops->turn(dev, 0)) /* a capture waits until earlier kernels have ended */
         usleep(20);
     fake_capture(stream);
     for (int i = 0; i < 2; i++)
@@ -152,7 +152,7 @@ static void test_graph(void)
         while (!atomic_load(&r.done))
             dev->ops->turn(dev, 0);
         pthread_join(thread, NULL);
-        /* one that is not captured, in between */
+        /* an uncaptured one in between */
         struct operation eager = {0};
         CHECK(launch(stream, COMM, &eager) != 0);
         while (!atomic_load(&eager.begun))
@@ -192,7 +192,7 @@ static void test_watchdog(int stuck)
     CHECK(strstr(last_warning, stuck ? "does not get on" : "has not begun") &&
           strstr(last_warning, "NIBBLE_GPU_TIMEOUT"));
     CHECK(dev->ops->copy(dev, NULL, wire + 2048, wire, 100) == -ETIMEDOUT);
-    fake.never = 0; /* the kernel that comes too late does not touch anything */
+    fake.never = 0; /* the late kernel does not touch memory */
     dev->ops->turn(dev, 0);
     dev->ops->quiesce(dev);
     while (__atomic_load_n(&gpu_of(dev)->ring.host->ring.ended, __ATOMIC_ACQUIRE) == 0)
@@ -204,8 +204,8 @@ static void test_watchdog(int stuck)
     settings("NIBBLE_GPU_TIMEOUT", NULL);
 }
 
-/* Who gets a kernel of whose ring: the communicator itself, and a child only once operations of it have come. Another
- * communicator of as many nodes has nothing to do with it (its windows never come here). */
+/* Which launches get a kernel of which ring: the communicator's own, and a child's only after operations of
+ * it have come. Another communicator of as many nodes gets none, because its windows never come here. */
 static void test_attach(void)
 {
     const uint64_t child = 1234, stranger = 4321;
@@ -229,8 +229,8 @@ static void test_attach(void)
     CHECK(fake_alive() == 0);
 }
 
-/* A peer is late for long: NCCL's kernel has ended, a window is open, and ours ends all the same; what is left gets a
- * kernel of its own. From the first turn on this thread calls no driver. */
+/* A peer is late for long. NCCL's kernel has ended and a window is open, and the codec kernel ends all the
+ * same. The rest of the window gets its own kernel. From the first turn on this thread calls no driver. */
 static void test_lingers(void)
 {
     struct operation op = {.may_end = 1};
@@ -246,19 +246,19 @@ static void test_lingers(void)
     stream = fake_stream();
     const uint64_t before = __atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE);
     CHECK(launch(stream, COMM, &op) != 0);
-    fake_wait(stream); /* ours is not joined: NCCL's stream is done without it */
+    fake_wait(stream); /* NCCL's stream does not wait for the codec kernel */
     fake_serves(1);
     while (__atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE) == before) {
         dev->ops->turn(dev, 1);
         usleep(1000);
     }
-    CHECK(!dev->ops->ready(dev)); /* for a new window there has to be one first */
+    CHECK(!dev->ops->ready(dev)); /* a new window needs a kernel first */
     while (!dev->ops->ready(dev)) {
         dev->ops->turn(dev, 1);
         usleep(50);
     }
     serve(dev, &b, 5);
-    CHECK(dev->ops->alloc(dev, NB_PLACE_STATE, 100 << 20) == NULL); /* it grows elsewhere */
+    CHECK(dev->ops->alloc(dev, NB_PLACE_STATE, 100 << 20) == NULL); /* grows on another thread */
     void *more;
     while (!(more = dev->ops->alloc(dev, NB_PLACE_STATE, 100 << 20)))
         usleep(1000);
@@ -273,8 +273,8 @@ static void test_lingers(void)
     CHECK(fake_alive() == 0);
 }
 
-/* Time for the engine that passes only where this test lets it: on a busy machine a thread may lose its processor for
- * longer than the engine waits for anything here. */
+/* Time for the engine that passes only where this test lets it. On a busy machine a thread may lose its
+ * processor for longer than any wait of the engine here. */
 static _Atomic uint64_t test_time;
 
 static uint64_t test_clock(void *unused)
@@ -287,7 +287,7 @@ static int turn_later(struct nb_device *dev, int open)
 {
     const int more = dev->ops->turn(dev, open);
 
-    atomic_fetch_add(&test_time, 60 * NB_NS_PER_US); /* about what the pause takes */
+    atomic_fetch_add(&test_time, 60 * NB_NS_PER_US); /* about as long as the pause */
     usleep(20);
     return more;
 }
@@ -305,9 +305,9 @@ static int all_have_left(struct nb_launches *l)
     return __atomic_load_n(&l->ring->host->ring.ended, __ATOMIC_ACQUIRE) == atomic_load(&l->launched);
 }
 
-/* NCCL's launch does not return before nothing of ours runs: ours leaves, and comes again behind NCCL's; where that
- * happens each time it is launched there in the first place. What has to follow NCCL's launch comes late as well: ours
- * does not wait for it. */
+/* NCCL's launch returns only when the plugin's kernels have ended. The codec kernel leaves, and comes again
+ * behind NCCL's. Where that happens each time, the plugin launches it there from the start. Work that must
+ * follow NCCL's launch comes late as well, and the codec kernel does not wait for it. */
 static void test_stalls(void)
 {
     struct nb_device *dev;
@@ -319,7 +319,7 @@ static void test_stalls(void)
     fake = (struct fake_settings){0};
     dev = open_device(COMM);
     make_buffers(&b, dev);
-    /* It never passes faster than the real one, which goes on afterwards. */
+    /* It never passes faster than real time, which goes on afterwards. */
     atomic_store(&test_time, nb_now_ns());
     ctx.clock.now_ns = test_clock;
     l = &gpu_of(dev)->launches;
@@ -332,24 +332,24 @@ static void test_stalls(void)
         const uint64_t before = atomic_load(&l->launched);
         const uint64_t number = nb_launch_begin(&ctx, GPU, COMM, NODES, stream);
         const unsigned first = atomic_load(&l->launched) > before;
-        /* The one that is launched again while NCCL's launch has not returned is about to leave, too. */
+        /* The kernel that is launched again during NCCL's launch is about to leave too. */
         while (again(l) < 2 * ahead + first || !all_have_left(l))
             turn_later(dev, 0);
         fake_run(stream, nccl_kernel, &op);
         nb_launch_end(&ctx, number);
         while (!atomic_load(&op.begun) || !dev->ops->ready(dev))
             turn_later(dev, 1);
-        turn_later(dev, 1); /* it has seen that ours has begun before there is work for it */
+        turn_later(dev, 1); /* it has seen the codec kernel begin before there is work for it */
         serve(dev, &b, 5);
         atomic_store(&op.may_end, 1);
         fake_wait(stream);
         while (!all_have_left(l))
             turn_later(dev, 0);
         nb_launch_posted(&ctx, number);
-        while (turn_later(dev, 0) || atomic_load(&l->places)) /* until the mark is seen */
+        while (turn_later(dev, 0) || atomic_load(&l->places)) /* until the engine sees the mark */
             ;
         ahead += first;
-        CHECK(again(l) == 2 * ahead); /* once before NCCL's launch has returned, once behind it */
+        CHECK(again(l) == 2 * ahead); /* once before NCCL's launch returns, once behind it */
     }
     CHECK(ahead == 8 && l->alone == alone);
     ctx.clock.now_ns = NULL;

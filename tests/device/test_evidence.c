@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Profiles of values (device/host/evidence.c), to the bit what one value after the other gives. */
+/* Profiles of values (device/host/evidence.c) equal a loop over one value after the other, to the bit. */
 #include "device/host/host.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ static uint32_t next(uint32_t *r)
     return *r;
 }
 
-/* `groups` of n values that begin `off` bytes behind an aligned address. */
+/* Compare `groups` of n values that begin `off` bytes behind an aligned address. */
 static void compare_sums(enum nb_dtype type, const uint8_t *bytes, size_t off, size_t n, unsigned groups)
 {
     float got[300], want;
@@ -65,7 +65,7 @@ START_TEST(test_profile)
     ck_assert_uint_eq(nb_profile_of_sums(sums, 4, out), 4);
     ck_assert(out[0] == 0.0f && out[1] == 1.0f); /* logarithms of the rms */
     ck_assert(out[2] == -150.0f);                /* zeros */
-    ck_assert(out[3] == 1.0f - 16.0f);           /* as much below the largest as counts */
+    ck_assert(out[3] == 1.0f - 16.0f);           /* the lowest level that counts below the largest */
     sums[2] = INFINITY;
     ck_assert_uint_eq(nb_profile_of_sums(sums, 4, out), 0);
     sums[2] = NAN;

@@ -40,8 +40,8 @@ START_TEST(exact_integers_wrap)
 }
 END_TEST
 
-/* Every type and reduction over lengths around the block size, unaligned, in place, against the plain loop.
- * */
+/* Compare every type and reduction with a plain loop, over lengths around the block size, unaligned, in
+ * place. */
 START_TEST(exact_all_types)
 {
     static const ncclDataType_t types[] = {ncclInt8,   ncclUint8,   ncclInt32,   ncclUint32,  ncclInt64,
@@ -81,7 +81,7 @@ START_TEST(exact_all_types)
                     }
                 }
                 uint8_t *own = mem + 3 * (bytes + 1) + 1;
-                /* One value at a time gives the same as all at once. */
+                /* One value at a time gives the same results as all at once. */
                 for (size_t i = 0; i < n; i++) {
                     const void *one[3] = {(const uint8_t *)src[0] + i * value,
                                           (const uint8_t *)src[1] + i * value,
@@ -105,7 +105,7 @@ END_TEST
 START_TEST(exact_known_values)
 {
     float a[2] = {1.5f, NAN}, own[2] = {2.25f, 3.0f}, out[2];
-    uint16_t ha[1] = {0x7bff}, hb[1] = {0x7bff}; /* 65504 + 65504 overflows FP16 as it does without us */
+    uint16_t ha[1] = {0x7bff}, hb[1] = {0x7bff}; /* 65504 + 65504 overflows FP16 without the plugin too */
     const void *src[1] = {a}, *hsrc[1] = {ha};
 
     ck_assert_int_eq(nb_exact_reduce(ncclFloat32, ncclProd, src, 1, own, 2, out), 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where codec threads of the host's device run, and that they do not run for nothing. */
+/* Where codec threads of the host's device run, and that idle threads do not run. */
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ static void bind_to(const struct nb_cpus *cpus)
     ck_assert_int_eq(sched_setaffinity(0, sizeof(*cpus), &cpus->set), 0);
 }
 
-/* Only where the threads that asked for them may run. */
+/* They run only where the threads that asked for them may run. */
 START_TEST(affinity)
 {
     struct nb_cpus all, one, other, both;
@@ -58,20 +58,21 @@ START_TEST(affinity)
     dev[0] = host_node_device(&n);
     check_places(&other, 3);
     bind_to(&one);
-    dev[1] = host_node_device(&n); /* of a communicator that was made on another CPU */
+    dev[1] = host_node_device(&n); /* of a communicator made on another CPU */
     check_places(&both, 3);
     bind_to(&all);
     dev[0]->ops->close(dev[0]);
     dev[1]->ops->close(dev[1]);
     bind_to(&other);
-    dev[0] = host_node_device(&n); /* what was before is forgotten */
+    dev[0] = host_node_device(&n); /* the earlier place is forgotten */
     check_places(&other, 3);
     dev[0]->ops->close(dev[0]);
     host_node_close(&n);
 }
 END_TEST
 
-/* On a machine of two NUMA nodes: beside NCCL's buffer; but where the mask has none of these CPUs, the mask holds. */
+/* On a machine with two NUMA nodes they run beside NCCL's buffer. Where the mask has none of these CPUs, the
+ * mask decides. */
 START_TEST(near_the_buffer)
 {
     static uint8_t buffer[8192];
@@ -119,7 +120,7 @@ START_TEST(near_the_buffer)
 }
 END_TEST
 
-/* Threads that have worked, and have nothing to do, use no processor. */
+/* Threads that have worked and are idle use no processor time. */
 START_TEST(idle)
 {
     static uint8_t from[1 << 20], to[1 << 20];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host's device with codec threads: results and ends. Where they run: test_host_places.c. */
+/* The host's device with codec threads: results and ends. test_host_places.c tests where they run. */
 #include "device/host/host.h"
 
 #include <errno.h>
@@ -34,12 +34,12 @@
 #endif
 
 #define VALUES 65536u
-#define PIECE 16384u /* values of a work: more than is done on the spot */
+#define PIECE 16384u /* values of an item of work: too many for the calling thread */
 #define PIECES (VALUES / PIECE)
 
 /* ---- works ------------------------------------------------------------------------------------------- */
 
-/* A codec whose encoder waits until it is let go. */
+/* A codec whose encoder waits until the test lets it go. */
 static atomic_bool held;
 static atomic_uint entered;
 
@@ -86,7 +86,8 @@ static void make_values(float *v, unsigned seed)
     }
 }
 
-/* Everything that a device does, with a few works of each kind in flight, over three rounds that carry errors on. */
+/* Do everything that a device does, with a few items of work of each kind in flight, over three rounds that carry
+ * errors on. */
 static void do_all(struct nb_device *dev, struct data *d)
 {
     const struct nb_device_ops *o = dev->ops;
@@ -142,7 +143,8 @@ static void do_all(struct nb_device *dev, struct data *d)
             ret[1][p] = o->reduce(dev, &w[1][p], NB_F32, &source[p], 1, d->values + p * PIECE, PIECE,
                                   p * PIECE, d->sum + p * PIECE);
             ret[2][p] = o->copy(dev, &w[2][p], d->copied + p * PIECE, d->values + p * PIECE, PIECE * 4);
-            /* `plain` is gone when the work is done: only copies of addresses are allowed to be read then. */
+            /* `plain` is gone when the work is done: after that the device may read only copies of
+             * addresses. */
             static const void *kept[PIECES][1];
             kept[p][0] = plain[0];
             ret[3][p] = o->reduce_exact(dev, &w[3][p], ncclInt32, ncclSum, kept[p], 1, d->values + p * PIECE,
@@ -184,7 +186,8 @@ START_TEST(same_bits)
 }
 END_TEST
 
-/* Errors of a codec are results like others; too small an amount is done on the spot; and no more works than slots. */
+/* Errors of a codec are results too. The calling thread does small work itself. At most as many items of
+ * work are in flight as there are slots. */
 START_TEST(refusals)
 {
     static uint8_t bytes[1 << 20], out[1 << 20];
@@ -226,8 +229,8 @@ END_TEST
 
 /* ---- ends -------------------------------------------------------------------------------------------- */
 
-/* What has begun ends, what has not never begins, and the memory may go. Two communicators share the threads, and one
- * of them goes on. */
+/* Work that has begun ends, other work never begins, and its memory may go. Two communicators share the
+ * threads, and one of them goes on. */
 static void *let_go(void *arg)
 {
     host_nap_ms(20);
@@ -237,7 +240,7 @@ static void *let_go(void *arg)
 
 START_TEST(quiesced)
 {
-    unsigned dropped = 0; /* turns in which the works that had not begun did not begin */
+    unsigned dropped = 0; /* turns in which the waiting work did not begin */
 
     for (unsigned turn = 0; turn < 20; turn++) {
         const size_t bytes = 40 * 4096;
@@ -264,7 +267,7 @@ START_TEST(quiesced)
         }
         while (turn % 2 && atomic_load(&entered) < 3)
             host_nap_ms(1);
-        if (turn % 2) /* while quiesce waits */
+        if (turn % 2) /* during quiesce */
             ck_assert_int_eq(pthread_create(&helper, NULL, let_go, NULL), 0);
         else
             atomic_store(&held, false);
@@ -278,7 +281,7 @@ START_TEST(quiesced)
         ck_assert_uint_eq(gone, 40);
         ck_assert_int_eq(host_finished(beside, &other), 64);
         dropped += atomic_load(&entered) <= 3 + 1;
-        ck_assert_int_eq(dev->ops->copy(dev, &w[0], others, others + 32, 32), 0); /* it can still be used */
+        ck_assert_int_eq(dev->ops->copy(dev, &w[0], others, others + 32, 32), 0); /* the device still works */
         dev->ops->close(dev);
         ck_assert(host_threads_are(3));
         beside->ops->close(beside);
@@ -289,7 +292,7 @@ START_TEST(quiesced)
 }
 END_TEST
 
-/* Contexts share nothing. */
+/* Contexts share no threads. */
 START_TEST(two_contexts)
 {
     static uint8_t out[2][64];
@@ -321,7 +324,7 @@ START_TEST(two_contexts)
 }
 END_TEST
 
-/* No thread is to be had: the engine's does it all. */
+/* The system gives no threads: the engine's thread does all work. */
 START_TEST(no_threads)
 {
     struct host_node n;
@@ -338,7 +341,8 @@ START_TEST(no_threads)
 }
 END_TEST
 
-/* By default there are none where the caller makes the engine's steps, nor in a context without a pool. */
+/* By default there are no codec threads where the caller makes the engine's steps, or in a context without a
+ * pool. */
 START_TEST(not_wanted)
 {
     struct nb_host_pool *pool;
@@ -356,8 +360,8 @@ START_TEST(not_wanted)
 }
 END_TEST
 
-/* A work that does not end: the communicator fails in bounded time, and its memory has to stay while it hangs. A process
- * that was stopped for long is no such case. */
+/* Work does not end: the communicator fails in bounded time, and its memory must stay while the work hangs.
+ * A process that was stopped for long does not fail. */
 START_TEST(stuck)
 {
     static uint8_t out[64];
@@ -389,11 +393,11 @@ START_TEST(stuck)
     ck_assert_uint_le(turns, 2 * 60 + 1);
     ck_assert(capture_has("codec threads have not ended a work for 60 s"));
     ck_assert_int_eq(dev->ops->poll(dev, &w), -ETIMEDOUT);
-    ck_assert_int_eq(dev->ops->copy(dev, &w, out, out, 64), 0); /* nothing to do */
+    ck_assert_int_eq(dev->ops->copy(dev, &w, out, out, 64), 0); /* an empty copy */
     ck_assert_int_eq(dev->ops->copy(dev, &w, out, out + 32, 32), -ETIMEDOUT);
     dev->ops->quiesce(dev);
     ck_assert_int_eq(dev->ops->lost(dev), 1);
-    atomic_store(&held, false); /* it did end after all */
+    atomic_store(&held, false); /* it ends after all */
     dev->ops->quiesce(dev);
     ck_assert_int_eq(dev->ops->lost(dev), 0);
     dev->ops->close(dev);
@@ -402,7 +406,7 @@ START_TEST(stuck)
 }
 END_TEST
 
-/* Works that go on ending are no reason to fail, however long one waits. */
+/* While work goes on ending, the communicator does not fail, however long the wait. */
 START_TEST(slow_but_alive)
 {
     static uint8_t out[1 << 16], from[1 << 16];
@@ -432,7 +436,7 @@ START_TEST(slow_but_alive)
 }
 END_TEST
 
-/* A child of fork has no workers: what it closes does not wait for them. */
+/* A child of fork has no workers, and closes without them. */
 START_TEST(forked)
 {
     static uint8_t out[64];

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plugin's GPU path (plugin/device, as it is) over the model of driver and GPU (gpu/model.h), under a job as it is
- * on a cluster: two ranks in one process, a GPU each; communicators for data, tensor, expert and pipeline parallelism;
- * compute kernels that are loaded in the middle of a step; an allocator that frees and allocates; graphs; peers that are
- * late; windows that NCCL hands over and an engine that serves them, asks for memory and answers peers late. After connect
- * no thread that serves calls the driver, kernels end, and nothing waits in a circle. At the end a peer does not come and
- * the communicator is aborted.
+ * The plugin's GPU path (plugin/device, unchanged) over the model of driver and GPU (gpu/model.h), under a
+ * job as on a cluster. Two ranks in one process have a GPU each. The job has communicators for data, tensor,
+ * expert and pipeline parallelism, compute kernels that are loaded in the middle of a step, an allocator that
+ * frees and allocates, graphs, and late peers. NCCL hands windows over, and an engine serves them, asks for
+ * memory and answers peers late. After connect no serving thread calls the driver, kernels end, and there is
+ * no circle of waits. At the end a peer does not come and the job aborts the communicator.
  *
- * Configurations, by the seed (`configure`): 1, 8 and 32 hardware queues; lazy and eager loading; graphs, with their
- * branches submitted in each order; another thread that loads and frees at any moment; an engine that is held up for
- * long, and a launch of a codec kernel that fails, so that the job gives up its communicators. Each with codec kernels
- * launched behind NCCL's (no thread that loads there: it stops both) and before.
+ * Configurations, by the seed (`configure`): 1, 8 and 32 hardware queues, lazy and eager loading, graphs with
+ * their branches submitted in each order, another thread that loads and frees at any moment, an engine that
+ * is held up for long, and a launch of a codec kernel that fails, so that the job gives up its communicators.
+ * Each runs with codec kernels launched behind NCCL's and before. Behind NCCL's there is no thread that
+ * loads, because it would stop both.
  *
- *     test_model_job                 some steps of each configuration; NB_LONG_TESTS: ten thousand
+ *     test_model_job                 some steps of each configuration, with NB_LONG_TESTS ten thousand
  *     test_model_job SEED [STEPS]    one seed
  */
 #include <errno.h>
@@ -29,7 +30,7 @@
 
 #define RANKS 2
 #define COMMS \
-    4 /* data, tensor, expert and pipeline; the last one's operations run from a graph, where there are any */
+    4 /* data, tensor, expert and pipeline. With graphs, the last one's operations run from a graph */
 #define WINDOWS 6
 #define CHANNELS 16u
 #define COMM_ID(rank, c) (UINT64_C(100) * ((uint64_t)(c) + 1) + 0 * (uint64_t)(rank))
@@ -48,10 +49,10 @@
 struct operation {
     struct model_kernel nccl;
     int handed;         /* NCCL has handed it to its proxy */
-    int posted, served; /* windows handed over; done */
-    int64_t peer_ns;    /* not before this the peer's windows are there */
+    int posted, served; /* windows handed over, windows done */
+    int64_t peer_ns;    /* earliest time of the peer's windows */
     int busy;
-    uint64_t number; /* of the communicator's operations, from 1 */
+    uint64_t number; /* number among the communicator's operations, from 1 */
     const void *waits[3];
 };
 
@@ -69,7 +70,7 @@ struct comm {
     const void *waits[2];
     struct model_graph *graph;
     uint64_t launched, begun; /* operations */
-    struct comm *other;       /* the other rank's */
+    struct comm *other;       /* the other rank's communicator */
 };
 
 static struct {
@@ -107,7 +108,7 @@ static int nccl_done(void *argument)
     return c->dead || (op->served == WINDOWS && there(c));
 }
 
-/* Now and then a gradient is new: memory for its error. */
+/* Allocate memory for the residual of a new gradient, now and then. */
 static void want_memory(struct comm *c)
 {
     void *p;
@@ -124,7 +125,8 @@ static void want_memory(struct comm *c)
         c->dev->ops->free(c->dev, NB_PLACE_STATE, p, 80 << 20);
 }
 
-/* Of what is there for a window: a copy, every other time a look at its values, and what a gather asks of a segment. */
+/* Hand over a window's work: a copy, every other time a look at its values, and a gather's questions about a
+ * segment. */
 static ssize_t hand_over(struct comm *c, int window)
 {
     if (window % 4 == 2)
@@ -136,7 +138,7 @@ static ssize_t hand_over(struct comm *c, int window)
     return c->dev->ops->copy(c->dev, &c->work[window], c->state, c->wire + 256 * window, 64);
 }
 
-/* Codecs on the CPU, as with one hardware queue: windows are served without a device. */
+/* Serve windows without a device, with codecs on the CPU, as with one hardware queue. */
 static int serve_on_cpu(struct comm *c)
 {
     struct operation *op = &c->op;
@@ -151,7 +153,7 @@ static int serve_on_cpu(struct comm *c)
     return moved;
 }
 
-/* A round of the engine for one communicator: hand over, take back, tell the device. */
+/* Do the engine's round for one communicator: hand over, take back, tell the device. */
 static int serve(struct comm *c)
 {
     struct operation *op = &c->op;
@@ -161,7 +163,7 @@ static int serve(struct comm *c)
     if (c->dead)
         op->busy = 0;
     if (op->busy && op->handed && op->nccl.begun && (op->posted || ops->ready(c->dev))) {
-        /* Results need the peer's windows: of the last half nothing is done before these are there. */
+        /* Results need the peer's windows. Until these are there, the last half is not done. */
         if (op->posted == 0)
             want_memory(c);
         const int most = there(c) ? WINDOWS : WINDOWS / 2;
@@ -182,7 +184,7 @@ static int serve(struct comm *c)
     return moved;
 }
 
-/* Now and then a peer asks for something after the operation, when no kernel is there. */
+/* Answer a peer's request after the operation, now and then, when no kernel is there. */
 static void answer(struct comm *c)
 {
     if (c->answers)
@@ -248,7 +250,7 @@ static void close_comm(int r, unsigned i)
 {
     struct comm *c = &now.comm[r][i];
 
-    c->closed = 1; /* the engine has it no more, but goes on with the others */
+    c->closed = 1; /* the engine drops it, and goes on with other communicators */
     if (!c->dev)
         return;
     c->dev->ops->quiesce(c->dev);
@@ -306,7 +308,7 @@ static void collective(int r, unsigned i)
 {
     struct comm *c = &now.comm[r][i];
 
-    if (c->op.busy || (c->op.nccl.done && !c->op.nccl.over)) /* one after the other, as NCCL has it */
+    if (c->op.busy || (c->op.nccl.done && !c->op.nccl.over)) /* one after the other, as NCCL does */
         model_wait(is_over, c, &c->op.nccl, "the operation before");
     while (c->op.busy)
         model_sleep(10 * MODEL_US);
@@ -330,7 +332,7 @@ static void collective(int r, unsigned i)
 
 static struct model_kernel compute[RANKS][4];
 
-/* A compute kernel, of one of many functions, each loaded at its first launch. */
+/* Launch a compute kernel, one of many functions, each loaded at its first launch. */
 static void compute_some(int r)
 {
     struct model_kernel *k = &compute[r][model_random(4)];
@@ -356,8 +358,9 @@ static int both_over(void *argument)
     return 1;
 }
 
-/* The last operation's peer does not come: a watchdog of the job's calls ncclCommAbort, which waits for the operation's
- * stream, and for nothing of ours. The thread that has launched it may be held up, by one that loads and waits for it. */
+/* The last operation's peer does not come. A watchdog of the job calls ncclCommAbort, which waits for the
+ * operation's stream only. The thread that launched the operation may be held up by a thread that loads and
+ * waits for it. */
 static void watchdog_main(void *argument)
 {
     struct comm *c = &now.comm[0][0];
@@ -391,7 +394,7 @@ static void job_main(void *argument)
         for (unsigned k = 0; k < COMMS; k++) {
             const unsigned i = (first + k) % COMMS;
             compute_some(r);
-            model_record(before, now.compute[r]); /* NCCL's stream waits for what it reduces */
+            model_record(before, now.compute[r]); /* NCCL's stream waits for the values that it reduces */
             model_stream_waits(now.comm[r][i].stream, before);
             collective(r, i);
             compute_some(r);
@@ -416,7 +419,7 @@ static void job_main(void *argument)
     }
     model_synchronize_device(); /* codec kernels end by themselves */
     model_connected(0);
-    now.ends = 1; /* no answers any more */
+    now.ends = 1; /* answers end here */
     for (unsigned i = 0; i < COMMS; i++) {
         struct comm *c = &now.comm[r][i];
         const struct nb_gpu *g = c->dev ? nb_cuda_of(c->dev)->gpu : NULL;
@@ -429,8 +432,8 @@ static void job_main(void *argument)
     now.over[r] = 1;
 }
 
-/* Another thread of the job, once NCCL's kernels have been launched a first time: it launches kernels that were not
- * loaded, frees memory, page-locks some, several times in a row, at any moment. */
+/* Another thread of the job, which starts when NCCL's kernels have been launched once. It launches unloaded
+ * kernels, frees memory and page-locks some, several times in a row, at any moment. */
 static void other_main(void *argument)
 {
     const int r = (int)(intptr_t)argument;
@@ -624,7 +627,8 @@ static void ring_rate(unsigned carries)
            carries ? carries : NB_GPU_RING, rate);
 }
 
-/* Configuration by configuration: queues, then loading, then what is special; beyond them the seeds of a run differ. */
+/* Go through the configurations: queues, then loading, then the special case. Beyond them the seeds of a run
+ * differ. */
 #define CONFIGURATIONS 18u
 
 static void configure(uint64_t seed, int steps, int first)
@@ -639,7 +643,8 @@ static void configure(uint64_t seed, int steps, int first)
                                             .patience = 20 * MODEL_SECOND};
 
     setenv("NIBBLE_GPU_LAUNCH", first ? "before" : "auto", 1);
-    /* Launched behind NCCL's, one that loads in between stops both: known, and why there is another order. */
+    /* With codec kernels launched behind NCCL's, a load between the two launches stops both. This is known,
+     * and is why the other order exists. */
     run(&settings, steps, graphs, first && special != 1, special == 2);
 }
 
@@ -663,7 +668,7 @@ int main(int argc, char **argv)
         for (int first = 0; first < 2; first++)
             configure(seed, steps, first);
     unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
-    /* One in a round, as the kernel once did, and all that is published, as it does now. */
+    /* One in a round, as the kernel once did, and all published ones, as it does now. */
     now.model.queues = 8;
     ring_rate(1);
     CHECK(rate > 25 && rate < 35);

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two rules of the GPU path, each broken on purpose over the model of the driver (gpu/model.h), by the plugin's own code, in
- * a process of its own that has to end with the reason; and kept, which goes through.
+ * Two rules of the GPU path over the model of the driver (gpu/model.h). The plugin's own code breaks each on
+ * purpose, in a separate process that must end with the reason. Then the test keeps each rule, and the
+ * process goes through.
  *
- *   - Once a communicator is connected, a call of the driver on the engine's thread or on NCCL's proxy fails the test.
- *   - A codec kernel is attached to the launches of a communicator only once an operation of it has come to the ring. One of
- *     an unrelated communicator, captured in a graph, runs while another kernel has the ring.
+ *   - Once a communicator is connected, a call of the driver on the engine's thread or on NCCL's proxy fails
+ *     the test.
+ *   - A codec kernel is attached to the launches of a communicator only once an operation of it has come to
+ *     the ring. The kernel of an unrelated communicator, captured in a graph, runs while another kernel has
+ *     the ring.
  */
 #include <errno.h>
 #include <signal.h>
@@ -107,7 +110,7 @@ static void registers(void *argument)
     while (!connected)
         model_sleep(MODEL_MS);
     dev->ops->turn(dev, 0);
-    dev->ops->region(dev, page, sizeof(page)); /* asks the driver whose memory it is */
+    dev->ops->region(dev, page, sizeof(page)); /* asks the driver for the memory's owner */
     over = 1;
 }
 
@@ -165,7 +168,7 @@ static void engine_main(void *argument)
     }
 }
 
-/* A launch of NCCL's of communicator `id`, captured; what ours was attached to it says. */
+/* Capture an NCCL launch of communicator `id`. Return the number of the codec kernel attached to it. */
 static uint64_t captured(nb_cu_stream stream, uint64_t id, struct model_kernel *k, struct model_graph **graph)
 {
     model_capture(stream);
@@ -190,7 +193,7 @@ static void two_graphs(void *argument)
         .name = "NCCL's kernel (data)", .blocks = 16, .threads = 640, .registers = 96, .done = data_done};
     pipeline = (struct model_kernel){
         .name = "NCCL's kernel (pipeline)", .blocks = 16, .threads = 640, .registers = 96, .ns = MODEL_MS};
-    if (attached) /* as if an operation of it had come here: it has not */
+    if (attached) /* falsely, as if an operation of it had come here */
         dev->ops->shares(dev, PIPELINE);
     CHECK(captured(a, DATA, &data, &of_data) != 0);
     CHECK((captured(b, PIPELINE, &pipeline, &of_pipeline) != 0) == attached);
@@ -213,9 +216,9 @@ static void run_two_graphs(const void *argument)
     close_run();
 }
 
-/* ---- In processes of their own ------------------------------------------------------------------------- */
+/* ---- Separate processes -------------------------------------------------------------------------------- */
 
-/* `what` has to end its process with `words`. */
+/* Require that `what` ends its process with `words`. */
 static void breaks(void (*what)(const void *argument), const void *argument, const char *words)
 {
     char said[4096];
