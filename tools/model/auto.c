@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What NIBBLE_RS=auto and NIBBLE_AR=auto make of links and codecs, as tables in Markdown: the plugin's own
- * reckoning. */
+/* Print the plugin's reckoning for NIBBLE_RS=auto and NIBBLE_AR=auto on links and codecs, as tables in
+ * Markdown. */
 #include <stdio.h>
 
 #include "auto.h"

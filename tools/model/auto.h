@@ -4,9 +4,9 @@
 
 #include <stdbool.h>
 
-/* Print what the plugin's settings `auto` come to on links of these rates, for each codec variant and some
- * numbers of codec threads: `columns` of the nodes' grid (0: none), wire units of `unit` bytes, FP32 (wide)
- * or 16 bits a value. */
+/* Print the effect of the plugin's settings `auto` on links of these rates, for each codec variant and some
+ * numbers of codec threads. `columns` is the nodes' grid (0: none), `unit` the bytes of a wire unit. Values
+ * have 32 bits (wide) or 16. */
 void auto_print(int nodes, int columns, double unit, const double *gbps, int links, bool wide);
 
 #endif

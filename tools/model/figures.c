@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What nibble-perf and bench.sh have measured. Both write one object, or one sample, a line. */
+/* Read measurements of nibble-perf and bench.sh. Both write one object, or one sample, a line. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "model.h"
 
-/* The value behind "key": in a line of JSON, without quotes. */
+/* Read the value behind "key": in a line of JSON, without quotes. */
 static bool value_of(const char *line, const char *key, char *out, size_t cap)
 {
     char quoted[40];
@@ -115,7 +115,7 @@ static int ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Put the medians of equal cases into the first sample of each; returns how many are left. */
+/* Put the medians of equal cases into the first sample of each. Return how many are left. */
 static long to_medians(struct nm_sample *s, long n)
 {
     double *times = malloc((size_t)n * sizeof(*times));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nibble-model: will 4 bits help on this cluster, and from which size on? Predicts reduce-scatter, all-gather
- * and all-reduce from measured figures, for 2 to 4096 nodes and 1 to 800 Gbit/s, and checks itself against
- * bench.sh.
+ * nibble-model: will 4 bits help on this cluster, and from which size on? It predicts reduce-scatter,
+ * all-gather and all-reduce from measured figures, for 2 to 4096 nodes and 1 to 800 Gbit/s, and checks itself
+ * against bench.sh.
  */
 #include <getopt.h>
 #include <math.h>
@@ -17,16 +17,16 @@
 #include "tools/output.h"
 
 #define MOST 16
-#define GRID_NODES 32 /* from so many on "auto" makes a grid (plugin/coll/comm/grid.h) */
+#define GRID_NODES 32 /* number of nodes from which "auto" makes a grid (plugin/coll/comm/grid.h) */
 
 struct options {
     double gbps[MOST], bytes[MOST];
     int nodes[MOST];
     int ngbps, nbytes, nnodes;
     const char *codec, *type, *validate;
-    double speed;           /* of all codecs, GB/s; 0: as measured */
-    double ratio, ag_ratio; /* 0: the type's */
-    double tolerance;       /* --validate: percent; 0: print only */
+    double speed;           /* speed of all codecs in GB/s, 0: as measured */
+    double ratio, ag_ratio; /* 0: the type's ratio */
+    double tolerance;       /* --validate: percent, 0: print only */
     struct nb_cost_machine figures;
     struct nb_cost_op op;
     double gradients, weights;
@@ -180,7 +180,7 @@ static bool parse(int argc, char **argv, struct options *o)
     return true;
 }
 
-/* As the plugin counts: what is tabled for AVX-512. */
+/* Set the table's speeds for AVX-512, as the plugin does. */
 static void default_speeds(struct options *o)
 {
     const struct nb_reckon_facts facts = {.mbps = 1, .codec = NB_RECKON_AVX512};
@@ -227,7 +227,7 @@ static struct nb_cost_op operation(const struct options *o, enum nb_func func, e
     return op;
 }
 
-/* The fastest schedule's time. */
+/* Return the fastest schedule's time. */
 static double best_of(const struct options *o, enum nb_func func, int nodes, double bytes)
 {
     struct nb_cost_op op = operation(o, func, NB_COST_DIRECT, nodes, bytes);
@@ -249,7 +249,7 @@ static const char *size_text(double bytes, char *out, size_t cap)
     return out;
 }
 
-/* Sizes from 4 KiB to 1 GiB at which 4 bits are faster than NCCL's own way. */
+/* Return the sizes from 4 KiB to 1 GiB at which 4 bits are faster than NCCL's own way. */
 static const char *pays(const struct options *o, enum nb_func func, int nodes, char *out, size_t cap)
 {
     double from = 0, to = 0;
@@ -322,7 +322,7 @@ static void print_needs(const struct options *o, double bytes)
             const struct nb_cost_op gather =
                 operation(o, NB_FUNC_ALL_GATHER, (enum nb_cost_schedule)s, o->nodes[n], bytes);
             struct nm_needs a, b;
-            if (s == NB_COST_TWO_HOP) /* connects as direct does */
+            if (s == NB_COST_TWO_HOP) /* connects like direct */
                 continue;
             if (s == NB_COST_TWO_LEVEL && !nm_columns(&sum)) {
                 printf("%5d %-10s no grid, as others\n", o->nodes[n], "two-level");
@@ -342,9 +342,9 @@ static void print_needs(const struct options *o, double bytes)
 
 /* ---- beside measurements ---- */
 
-/* What "auto" takes for a reduce-scatter that is raw, or whose second hop has 4 bits: the rule of
- * plugin/coll/schedule/two_hop.c, which does not ask what is faster alone. Raw samples of before
- * NB_RULES_VERSION 6 went as coded ones do. */
+/* Return whether "auto" takes two hops for a reduce-scatter that is raw, or whose second hop has 4 bits. This
+ * is the rule of plugin/coll/schedule/two_hop.c, which considers more than the faster way. Raw samples older
+ * than NB_RULES_VERSION 6 went the way of coded ones. */
 static bool sums_in_two_hops(const struct nb_cost_op *op)
 {
     const double n = op->nodes, window = op->channels * op->chunk, block = op->bytes / n;
@@ -354,7 +354,8 @@ static bool sums_in_two_hops(const struct nb_cost_op *op)
                                 op->coded ? NB_COST_SECOND_INT4 : NB_COST_SECOND_RAW);
 }
 
-/* Predict one sample; "auto" is a grid from some number of nodes on, else the faster way for a gather. */
+/* Predict one sample. "auto" is a grid from some number of nodes on, below that the faster way for a
+ * gather. */
 static bool predict_sample(const struct options *o, const struct nm_sample *s, enum nb_func func,
                            struct nm_result *r)
 {
@@ -366,7 +367,7 @@ static bool predict_sample(const struct options *o, const struct nm_sample *s, e
 
     if (word || (chosen && s->nodes >= GRID_NODES))
         op.schedule = NB_COST_TWO_LEVEL;
-    /* A grid's sums have 4 bits and 8: what was measured is the mean. */
+    /* A grid's sums have 4 bits and 8. The measured ratio is the mean. */
     if (s->ratio > 0 && (s->ratio >= 1 || func == NB_FUNC_ALL_GATHER || !nm_columns(&op)))
         op.ratio = s->ratio;
     op.coded = strcmp(s->tool, "coded") == 0;
@@ -385,7 +386,8 @@ static bool predict_sample(const struct options *o, const struct nm_sample *s, e
     return true;
 }
 
-/* Latency of a hop as the smallest raw operations of the same run show it; they do nothing else. */
+/* Set the latency of a hop from the smallest raw operations of the same run, which consist of latency
+ * only. */
 static void calibrate(struct options *o, const struct nm_sample *samples, long n, int nodes)
 {
     double best = INFINITY;

@@ -23,7 +23,7 @@ const char *nm_schedule_name(enum nb_cost_schedule schedule)
     return names[schedule];
 }
 
-/* As plugin/coll/comm/grid.c has it. */
+/* The rule of plugin/coll/comm/grid.c. */
 static bool possible(int nodes, int columns)
 {
     return columns >= 2 && columns <= GRID_MOST && columns < nodes && nodes % columns == 0 &&
@@ -111,9 +111,9 @@ void nm_needs(const struct nb_cost_op *op, double gradients, double weights, str
     const bool gathers = op->func == NB_FUNC_ALL_GATHER;
 
     needs->connections = peers;
-    /* Rings to send and to receive in each of two classes for each peer, and two pools of shared units. */
+    /* Rings for sending and receiving in each of two classes for each peer, and two pools of shared units. */
     needs->staging = (4 * peers + 2) * op->credits * op->unit;
-    /* One byte a value and one scale for 32 of them; a reduce-scatter's own block needs none. */
+    /* One byte a value and one scale for 32 of them. A reduce-scatter's own block needs no residual. */
     needs->feedback =
         gathers || !op->coded ? 0 : (gradients > 0 ? gradients : op->bytes) / op->value * (1 + 1.0 / 32);
     if (op->func == NB_FUNC_REDUCE_SCATTER)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model's times where they are known: when only the link counts, only latency, only the codec. */
+/* Check the model's times where they are known: when only the link counts, only latency, only the codec. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 #define MIB 1048576.0
 
-/* A link of 1 GB/s and nothing else that takes time. */
+/* Return a machine with a link of 1 GB/s and free resources otherwise. */
 static struct nb_cost_machine only_link(void)
 {
     return (struct nb_cost_machine){.link = 1e9, .cores = 1e9};
@@ -29,7 +29,7 @@ static void near(double got, double want, double part)
     ck_assert_msg(fabs(got - want) <= part * want, "%g, not %g", got, want);
 }
 
-/* What fits in flight takes the time of its bytes, whatever the function and the schedule. */
+/* An operation that fits in flight takes the time of its bytes, whatever the function and the schedule. */
 START_TEST(link_only)
 {
     const struct nb_cost_machine f = only_link();
@@ -39,9 +39,9 @@ START_TEST(link_only)
             struct nb_cost_op op = nb_cost_op_make((enum nb_func)func, n, 32 * MIB, 2, 0.25);
             const double ideal = (n - 1.0) / n * 32 * MIB * 0.25 / 1e9 * (func == NB_FUNC_ALL_REDUCE ? 2 : 1);
             struct nm_result r;
-            op.chunk = 524288; /* x 8 channels x 8 steps: all of it */
+            op.chunk = 524288; /* x 8 channels x 8 steps: the whole operation */
             op.credits = 10000;
-            op.unit = 16384; /* so many messages that their order counts for nothing */
+            op.unit = 16384; /* so many messages that their order does not matter */
             ck_assert(nm_predict(&f, &op, &r));
             near(r.ideal, ideal, 1e-9);
             near(r.seconds, ideal, 0.15);
@@ -51,8 +51,8 @@ START_TEST(link_only)
 }
 END_TEST
 
-/* Far more than is in flight: one owner's link works at a time when blocks go straight, N times the ideal; in
- * two hops only the owner's own idleness is lost, N / (N - 1). */
+/* An operation far larger than the bytes in flight. When blocks go straight, one owner's link works at a
+ * time, N times the ideal. In two hops only the owner's own idle time is lost, N / (N - 1). */
 START_TEST(window_walk)
 {
     const struct nb_cost_machine f = only_link();
@@ -66,17 +66,17 @@ START_TEST(window_walk)
         near(seconds(&f, &op), n / (n - 1.0) * ideal, 0.05);
         op.func = NB_FUNC_REDUCE_SCATTER;
         near(seconds(&f, &op), n / (n - 1.0) * ideal, 0.05);
-        /* Eight bits from the reducer to the owner: its link takes twice as long. */
+        /* With eight bits from the reducer to the owner, the owner's link takes twice as long. */
         op.ratio_again = 0.5;
         ck_assert_double_gt(seconds(&f, &op), 1.8 * ideal);
-        /* An all-reduce is spread over all nodes whatever is in flight. */
+        /* An all-reduce uses all nodes at once, however many bytes are in flight. */
         op = nb_cost_op_make(NB_FUNC_ALL_REDUCE, n, 1024 * MIB, 2, 0.25);
         near(seconds(&f, &op), 2 * ideal, 0.03);
     }
 }
 END_TEST
 
-/* Reduce-scatter: the larger the memory for coded units, the further the walk runs ahead. */
+/* Reduce-scatter: with more memory for coded units the walk runs further ahead. */
 START_TEST(run_ahead)
 {
     const struct nb_cost_machine f = only_link();
@@ -92,7 +92,7 @@ START_TEST(run_ahead)
     ck_assert_double_gt(few, 1.03 * many); /* nibble-scale: 1.04 times */
     ck_assert_double_ge(many, most);
     ck_assert_double_ge(most, 0.75 * 256 * MIB * 0.25 / 1e9);
-    /* Memory is free again by units: windows as large as all of it are not in the way. */
+    /* Memory becomes free by units: windows as large as all of it do not hold it up. */
     op.bytes = 64 * MIB;
     op.credits = 32;
     op.chunk = 65536;
@@ -128,9 +128,8 @@ START_TEST(latency_only)
 }
 END_TEST
 
-/* Two-level all-reduces: two rows finish the four segments of a column by turns, a hop each, and four hops
- * are there in any case, as nibble-scale finds: 259 and 7 ms. A single finisher for a column has nobody to
- * wait for. */
+/* Two-level all-reduces: two rows finish the four segments of a column by turns, a hop each. Four hops come
+ * in any case, as nibble-scale finds: 259 and 7 ms. A single finisher for a column waits for no other. */
 START_TEST(latency_of_turns)
 {
     const struct nb_cost_machine f = {.link = 1e30, .latency = 1e-3, .cores = 1};
@@ -146,24 +145,24 @@ START_TEST(latency_of_turns)
 }
 END_TEST
 
-/* Only the codec: its bytes at its speed, and half the processors take twice the time. */
+/* Only the codec counts: its bytes at its speed. Half the processors take twice the time. */
 START_TEST(codec_only)
 {
     struct nb_cost_machine f = {.link = 1e30, .cores = 1, .speed = {1e9, 0, 0, 0, 0, 0}};
     struct nb_cost_op op = nb_cost_op_make(NB_FUNC_REDUCE_SCATTER, 4, 32 * MIB, 2, 0.25);
 
-    op.chunk = 524288; /* all of it in flight */
+    op.chunk = 524288; /* the whole operation is in flight */
     near(seconds(&f, &op), 0.75 * 32 * MIB / 1e9, 0.02);
     f.cores = 0.5;
     near(seconds(&f, &op), 2 * 0.75 * 32 * MIB / 1e9, 0.02);
-    op.coded = false; /* then nothing is encoded */
+    op.coded = false; /* raw operations skip the encoder */
     op.ratio = 1;
     ck_assert_double_lt(seconds(&f, &op), 1e-3);
 }
 END_TEST
 
-/* Who gathers differences encodes its own block, and copies it into the reference and the result; it decodes
- * the others', and copies them into theirs. */
+/* A node that gathers differences encodes its own block, and copies it into the reference and the result. It
+ * decodes the other blocks, and copies them into theirs. */
 START_TEST(differences)
 {
     const struct nb_cost_machine f = {
@@ -249,8 +248,8 @@ START_TEST(rows_and_columns)
 }
 END_TEST
 
-/* Bytes of the ideal that a node sends on a grid when all is in flight: what the rows' sums, with 8 bits,
- * add, and the direction of the owner's link that is idle for one block of N. */
+/* Bytes of the ideal that a node sends on a grid when the whole operation is in flight: the rows' sums with 8
+ * bits, and the idle direction of the owner's link during one block of N. */
 START_TEST(grid_bytes)
 {
     const struct nb_cost_machine f = only_link();
@@ -261,15 +260,15 @@ START_TEST(grid_bytes)
         op.schedule = NB_COST_TWO_LEVEL;
         op.chunk = 524288;
         op.credits = 1000;
-        /* And the time in which an owner, whose block it is, sends nothing. */
+        /* Add the time in which the block's owner sends nothing. */
         near(seconds(&f, &op), block * (h * (k - 1) + 2 * (h - 1) + k / (k - 1)), 0.1);
         op.func = NB_FUNC_ALL_GATHER;
-        /* The owner's row sends more than the others, and rows do so one after the other (nibble-scale: 1.03
+        /* The owner's row sends more than other rows, and rows do so one after the other (nibble-scale: 1.03
          * to 1.08 times this). */
         near(seconds(&f, &op), block * n * fmax(1, (h + k - 3) / (k - 1)), 0.12);
         op.func = NB_FUNC_ALL_REDUCE;
         near(seconds(&f, &op), block * (h * (k - 1) + 2 * (h - 1) + n - 1), 0.03);
-        /* Raw sums of rows are as large as what they are sums of. */
+        /* Raw sums of rows are as large as their contributions. */
         op.coded = false;
         op.ratio = 1;
         near(seconds(&f, &op), 4 * block * (h * (k - 1) + (h - 1) + n - 1), 0.03);
@@ -277,7 +276,7 @@ START_TEST(grid_bytes)
 }
 END_TEST
 
-/* Where nibble-scale is told nothing else. */
+/* Return the default machine of nibble-scale. */
 static struct nb_cost_machine of_nibble_scale(void)
 {
     const double fast = 1e11;
@@ -291,7 +290,7 @@ static struct nb_cost_machine of_nibble_scale(void)
                                     .speed = {fast, fast, fast, fast, fast, fast}};
 }
 
-/* What nibble-scale finds, which has the engine itself (docs/scale.md): reduce-scatters and all-gathers of 64
+/* Times of nibble-scale, which runs the engine itself (docs/scale.md): reduce-scatters and all-gathers of 64
  * MiB, windows of 8 x 128K, 25 Gbit/s, 10 us a hop, 2 us a message, codecs of 100 GB/s. Milliseconds by
  * schedule. */
 START_TEST(simulated)
@@ -321,7 +320,7 @@ START_TEST(simulated)
 }
 END_TEST
 
-/* The same of all-reduces that are too short for their stages to fill one another's waits. */
+/* The same for all-reduces that are too short for their stages to fill one another's waits. */
 START_TEST(simulated_short)
 {
     static const struct {
@@ -345,8 +344,9 @@ START_TEST(simulated_short)
 }
 END_TEST
 
-/* Far more than is in flight: a node of the owner's row gets contributions and rows' sums, one of another row
- * sends contributions and its row's sum; a gather's blocks go at the rate of a link but for the owner's. */
+/* An operation far larger than the bytes in flight. A node of the owner's row receives contributions and
+ * rows' sums. A node of another row sends contributions and its row's sum. A gather's blocks go at the rate
+ * of a link, except the owner's. */
 START_TEST(grid_walk)
 {
     const struct nb_cost_machine f = only_link();
@@ -363,7 +363,7 @@ START_TEST(grid_walk)
 }
 END_TEST
 
-/* Many nodes: what stands in the way of the direct schedule, one owner's link, does not in a grid's. */
+/* Many nodes: one owner's link limits the direct schedule, but not a grid's. */
 START_TEST(grid_pays)
 {
     struct nb_cost_machine f = {.link = 1.25e8,
@@ -386,10 +386,10 @@ START_TEST(grid_pays)
             if (func == NB_FUNC_ALL_GATHER)
                 ck_assert_double_lt(before, 0.75 * direct);
             ck_assert_double_lt(few.staging, many.staging);
-            op.bytes *= 2; /* more takes longer, */
+            op.bytes *= 2; /* more bytes take longer, */
             ck_assert_double_gt(seconds(&f, &op), 1.5 * before);
             op.bytes /= 2;
-            f.latency *= 10; /* as do longer ways */
+            f.latency *= 10; /* longer ways too */
             ck_assert_double_ge(seconds(&f, &op), before);
             f.latency /= 10;
         }
@@ -412,7 +412,7 @@ START_TEST(nonsense)
 }
 END_TEST
 
-/* Medians over rounds, and files that are none. */
+/* Medians over rounds, and files with other content. */
 START_TEST(samples)
 {
     char path[] = "/tmp/nibble-model-XXXXXX";
@@ -430,7 +430,7 @@ START_TEST(samples)
     fprintf(out, "main,openmpi,,4,500,all_reduce,bfloat16,1048576,,,1,0.25,,1.5,,,\n");
     fflush(out);
     ck_assert_int_eq(nm_read_bench(path, &s), 2);
-    ck_assert_double_eq_tol(s[0].seconds, 0.4, 1e-9); /* of 0.1 0.2 9 0.4 0.5 */
+    ck_assert_double_eq_tol(s[0].seconds, 0.4, 1e-9); /* median of 0.1 0.2 9 0.4 0.5 */
     ck_assert_int_eq(s[0].nodes, 4);
     ck_assert_str_eq(s[1].tool, "openmpi");
     free(s);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nibble-perf codec: speed of every variant of the codecs and of the hash on one core, beside memcpy of as
- * many bytes in the same run. Speeds count uncompressed bytes of values that go in (encode, ulp, hash,
- * memcpy) or that the coded input stands for (decode; for reduce8 all eight contributions).
+ * nibble-perf codec: measure every variant of the codecs and of the hash on one core, beside memcpy of as
+ * many bytes in the same run. Speeds count uncompressed bytes of values: the input of encode, ulp, hash and
+ * memcpy, or the values that the coded input stands for (decode, and for reduce8 all eight contributions).
  */
 #include <errno.h>
 #include <getopt.h>
@@ -28,7 +28,7 @@ struct bench {
     size_t ulp_cap, delta4_len;
     int8_t *err;
     uint8_t *scale;
-    double seconds; /* to spend on one row */
+    double seconds; /* time for one row */
     uint64_t sink;
 };
 
@@ -110,7 +110,7 @@ static long op_hash(struct bench *b)
     return 0;
 }
 
-/* The check value of the payload that the other operations make or read. */
+/* Compute the check value of the payload that the other operations make or read. */
 static long op_check(struct bench *b)
 {
     b->sink += nb_hash64(b->coded[0], b->len[0], b->sink);
@@ -133,8 +133,8 @@ static long op_memcpy(struct bench *b)
 static const struct {
     const char *name;
     op_fn *run;
-    unsigned times; /* how many times the bytes of the buffer it stands for */
-    bool weights;   /* on weights and their earlier state, not on gradients */
+    unsigned times; /* bytes that the operation counts, in sizes of the buffer */
+    bool weights;   /* input is weights and their earlier state, instead of gradients */
     bool once;      /* the type does not matter */
 } ops[] = {
     {"encode", op_encode, 1, false, false},
@@ -206,9 +206,9 @@ static void store(enum nb_dtype type, uint8_t *buf, size_t i, double value)
     memcpy(buf + 2 * i, &h, 2);
 }
 
-/* Gradients: normal, scale drifting over the vector, a share `zeros` of them 0. Weights: rows of normal
- * values, and how they were one step of the optimizer ago (rms of the change `step` times that of the
- * weights). */
+/* Make data. Gradients are normal with a scale that drifts over the vector, and a share `zeros` of them is 0.
+ * Weights are rows of normal values, with their state one step of the optimizer ago (rms of the change `step`
+ * times rms of the weights). */
 static void fill(struct bench *b, bool weights, double step, double zeros)
 {
     for (size_t i = 0; i < b->n; i++) {
@@ -223,11 +223,11 @@ static void fill(struct bench *b, bool weights, double step, double zeros)
     }
 }
 
-/* Coded inputs for decoders, made by the variant that is selected (they are the same from all). */
+/* Make coded inputs for decoders with the selected variant (all variants make the same bytes). */
 static bool prepare(struct bench *b)
 {
     for (int i = 0; i < REDUCE_SOURCES; i++) {
-        /* Eight contributions of one content would be kind to caches and branch predictors. */
+        /* Eight contributions of one content would help caches and branch predictors. */
         const size_t turn = b->bytes / REDUCE_SOURCES * (size_t)i / 4096 * 4096;
         memcpy(b->dst, b->src + turn, b->bytes - turn);
         memcpy(b->dst + b->bytes - turn, b->src, turn);
@@ -242,7 +242,7 @@ static bool prepare(struct bench *b)
     return true;
 }
 
-/* Median speeds of the operation and of memcpy, taken in turn so that both see the same machine. */
+/* Measure median speeds of the operation and of memcpy in turn, so that both see the same machine. */
 static bool measure(struct bench *b, op_fn *op, unsigned times, double *gbps, double *memcpy_gbps)
 {
     static double t_op[MOST_ROUNDS], t_copy[MOST_ROUNDS];
@@ -277,7 +277,7 @@ static void run_once(void *arg)
     one->op(one->b);
 }
 
-/* Instructions per value of one call. */
+/* Count the instructions per value of one call. */
 static bool count_once(struct bench *b, op_fn *op, unsigned times, FILE *trace, double *instructions)
 {
     struct one_run one = {b, op};
@@ -379,7 +379,7 @@ int perf_codec(int argc, char **argv)
     if (!perf_words("--ops", op_list, op_name) || !perf_words("--types", types, perf_type_name) ||
         !perf_words("--variants", variants, variant_name))
         return 2;
-    /* Too few for a speed are enough for a count. */
+    /* A size too small for a speed is large enough for a count. */
     if (bytes < (count ? 8192 : 65536) || bytes > (size_t)1 << 32) {
         fprintf(stderr, "nibble-perf: --bytes is 64K to 4G, with --count 8K to 4G\n");
         return 2;
@@ -426,7 +426,7 @@ int perf_codec(int argc, char **argv)
                     if (!perf_listed(variants, name) || nb_codec_select((enum nb_variant)v) != 0)
                         continue;
                     if (!filled) {
-                        /* The fastest variant prepares. */
+                        /* Prepare with the fastest variant. */
                         nb_codec_select(NB_VARIANT_AUTO);
                         fill(&b, weights == 1, step, zeros);
                         ok = weights || prepare(&b);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nibble-perf coll: the collectives, in the manner of nccl-tests, between processes on this machine that
- * drive the plugin as NCCL's proxy does.
+ * nibble-perf coll: measure the collectives, in the manner of nccl-tests, between processes on this machine
+ * that drive the plugin as NCCL's proxy does.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -15,10 +15,11 @@
 #include "policy/records/records.h"
 #include "tests/harness/lib/harness.h"
 
-/* Data are made in segments, each from a seed of its own, so that results can be checked on some of them. */
+/* Data are made in segments, each from its own seed, so that the program can check results on some
+ * segments. */
 #define SEGMENT ((size_t)1 << 18)
 #define CHECKED_SEGMENTS 3u
-#define BATCH 1000 /* operations that are posted at once; the queue of records has room for more */
+#define BATCH 1000 /* operations posted at once. The queue of records has room for more */
 
 static const ncclDataType_t type_ids[] = {ncclFloat32, ncclBfloat16, ncclFloat16};
 
@@ -49,11 +50,12 @@ struct series {
     size_t block; /* values of a block: count */
     uint64_t seed;
     int64_t slot;
-    unsigned turn; /* operations run; all-gathers send one state and the other in turn */
+    unsigned turn; /* operations run. All-gathers send the two states in turn */
     char *send[2]; /* all-gather: two states of the weights, in turn */
     char *recv;
-    bool in_place;  /* recv is not used then: */
-    char *whole[2]; /* what is sent and received; all-gather: of either state */
+    bool in_place;  /* recv is unused then */
+    char *whole[2]; /* buffer that an operation sends from and receives into, for all-gather one for each
+                       state */
 };
 
 static double noise(uint64_t *rng)
@@ -66,7 +68,7 @@ static double noise(uint64_t *rng)
     return x * 1.7320508;
 }
 
-/* Segment of a rank's block: gradients, or weights before (0) and after (1) a step. */
+/* Make a segment of a rank's block: gradients, or weights before (0) and after (1) a step. */
 static void make_segment(const struct series *s, int rank, size_t block, size_t segment, int state, void *buf,
                          size_t n)
 {
@@ -92,9 +94,9 @@ static void make_block(const struct series *s, int rank, size_t block, int state
                      s->block - at < SEGMENT ? s->block - at : SEGMENT);
 }
 
-/* ---- What is right ---- */
+/* ---- Checking results ---- */
 
-#define NEAR 1024u /* values beside one: their largest magnitude counts */
+#define NEAR 1024u /* neighboring values whose largest magnitude counts */
 
 static double largest_near(const double *v, size_t n, size_t at)
 {
@@ -105,9 +107,9 @@ static double largest_near(const double *v, size_t n, size_t at)
     return most;
 }
 
-/* How far a value may be off: half a step of 4 bits, of which there are 14, of each contribution and once
- * more of the sum; groups may lie otherwise than NEAR, so twice that. Raw: each addition rounds. `near` is of
- * the values beside, summed up. */
+/* Return how far a value may be off: half a step of 4 bits, of which there are 14, for each contribution and
+ * once more for the sum. Groups may lie differently from NEAR, so take twice that. Raw: each addition rounds.
+ * `near` is the sum of the neighbors' magnitudes. */
 static double tolerance(const struct series *s, double near)
 {
     const double rounds = s->type == ncclFloat32 ? 0x1p-23 : s->type == ncclFloat16 ? 0x1p-10 : 0x1p-7;
@@ -117,8 +119,8 @@ static double tolerance(const struct series *s, double near)
     return near * (s->run->raw ? s->node->nnodes * rounds : 1.0 / 7);
 }
 
-/* Error of `got`, which should be block `block` summed over all nodes (or, gathered, that of node `block`),
- * on a few segments. */
+/* Compute the error of `got` on a few segments. It should be block `block` summed over all nodes or,
+ * gathered, node `block`'s block. */
 static void check_block(const struct series *s, size_t block, int state, const char *got, double *err,
                         double *energy, double *wrong)
 {
@@ -157,7 +159,7 @@ static void check_block(const struct series *s, size_t block, int state, const c
     free(one);
 }
 
-/* A chunk for all-reduce as NCCL would choose: smaller for small operations. */
+/* Return a chunk for all-reduce as NCCL would choose it: smaller for small operations. */
 static size_t all_reduce_chunk(const struct series *s)
 {
     const size_t bytes = s->count * hx_type_size(s->type);
@@ -186,7 +188,8 @@ static int push_record(const struct series *s, size_t chunk)
     return nb_record_push(hx_comm_plugin(s->comm), &r);
 }
 
-/* Of the next operation. In place NCCL wants the own block where the other buffer has it. */
+/* Set the buffers of the next operation. In place NCCL wants the own block at its place in the other
+ * buffer. */
 static void buffers(const struct series *s, struct hx_op *op)
 {
     const unsigned state = s->kind->func == HX_ALL_GATHER ? s->turn % 2 : 0;
@@ -201,7 +204,7 @@ static void buffers(const struct series *s, struct hx_op *op)
     op->recv = s->whole[state] + (s->kind->func == HX_REDUCE_SCATTER ? own : 0);
 }
 
-/* `n` operations, posted at once and run one after the other. */
+/* Run `n` operations, posted at once, one after the other. */
 static int run_batch(struct series *s, int n)
 {
     struct hx_op *ops = calloc((size_t)n, sizeof(*ops));
@@ -230,7 +233,7 @@ static int run_batch(struct series *s, int n)
     return ret;
 }
 
-/* As many at once as there is room for records. */
+/* Run operations in batches that fit into the queue of records. */
 static int run_many(struct series *s, int n)
 {
     int ret = 0;
@@ -240,7 +243,7 @@ static int run_many(struct series *s, int n)
     return ret;
 }
 
-/* What nodes tell each other after a series. */
+/* A node's results, which nodes exchange after a series. */
 struct outcome {
     double err, energy, sent, wire, wrong;
 };
@@ -256,21 +259,21 @@ static void take_stats(const struct series *s, struct nb_func_stats *out)
     *out = stats.func[s->kind->wire];
 }
 
-/* As a job that computes: what nodes still tell each other of the operation before has arrived. */
+/* Pause, as a job that computes, until the last operation's messages between nodes have arrived. */
 static void pause_all(const struct series *s)
 {
     struct nb_coll_stats stats;
 
     do {
         hx_sleep(s->run->pause_s);
-        if (s->run->plugin) /* which does not tell */
+        if (s->run->plugin) /* this plugin does not tell */
             return;
         nb_coll_get_stats(hx_comm_plugin(s->comm), &stats);
     } while (stats.unanswered);
 }
 
-/* One after the other where there are pauses: gathers that overlap are given several references, one of which
- * may later hold the very bytes that are measured. */
+/* Run operations one after the other where there are pauses. Overlapping gathers get several references, one
+ * of which may later hold exactly the measured bytes. */
 static int warm_up(struct series *s)
 {
     const int n = s->run->warmup;
@@ -285,7 +288,7 @@ static int warm_up(struct series *s)
     return 0;
 }
 
-/* Run what is measured: seconds of an operation in each repetition. */
+/* Run the measured operations. Store the seconds of an operation in each repetition. */
 static int time_it(struct series *s, double *seconds)
 {
     for (int i = 0; i < s->run->repetitions; i++) {
@@ -301,7 +304,7 @@ static int time_it(struct series *s, double *seconds)
     return 0;
 }
 
-/* Of the operation that was the last. */
+/* Check the last operation. */
 static void check(const struct series *s, struct outcome *mine)
 {
     const size_t size = hx_type_size(s->type);
@@ -374,7 +377,7 @@ static int measure(struct series *s, struct perf_row *row)
     return 0;
 }
 
-/* Own data, where an operation in place looks for them. */
+/* Put the own data where an operation in place looks for them. */
 static void fill_in_place(struct series *s)
 {
     const size_t size = hx_type_size(s->type), nodes = (size_t)s->node->nnodes;
@@ -389,7 +392,8 @@ static void fill_in_place(struct series *s)
     }
 }
 
-/* An all-reduce's result is the next one's data, so they grow with each. */
+/* Return whether the series may be in place. An all-reduce's result is the next one's data, so values would
+ * grow each time. */
 static bool may_be_in_place(const struct series *s)
 {
     const double times = (double)s->run->warmup + (double)s->run->iterations * s->run->repetitions + 1;
@@ -443,7 +447,7 @@ static int measure_in_place(struct series *s, struct perf_row *row)
     return ret;
 }
 
-/* What the table of a run over machines has at its end. */
+/* Totals for the end of the table of a run over machines. */
 static struct {
     char last[24];
     double wrong, busbw;
@@ -542,7 +546,8 @@ static int coll_node(struct hx_node *node, void *arg)
     return rc == ncclSuccess ? 0 : hx_fail("closing failed (%d)", (int)rc);
 }
 
-/* The options that every node gets: all but those that say where nodes are. How many. */
+/* Copy the options that every node gets: all except the options that say where nodes are. Return their
+ * number. */
 static int others(int argc, char **argv, char **words, int room)
 {
     static const char *const ours[] = {"--hosts", "--rsh", "--root", "--port", "--key"};

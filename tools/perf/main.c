@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nibble-perf: measures the codecs, the collectives and the point-to-point transport on one machine. */
+/* nibble-perf: measure the codecs, the collectives and the point-to-point transport on one machine. */
 #include <string.h>
 
 #include "base/version.h"

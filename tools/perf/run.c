@@ -97,7 +97,7 @@ static bool bad_option(const char *what)
     return false;
 }
 
-/* Are the nodes processes of this machine, or this process one of them? */
+/* Return whether the nodes are processes of this machine, or this process is one of them. */
 static bool find_place(struct perf_run *run, bool coll)
 {
     const bool asked = run->hosts.list || run->place.rank >= 0 || run->tied;
@@ -172,8 +172,7 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         .buff_size = 4 << 20,
         .streams = 1,
         .weight_step = 0.0015,
-        /* Steady state is measured, data that are no training job's, and codecs
-                              * whatever the link. */
+        /* Measure the steady state, with data of no training job, and use codecs whatever the link. */
         .env = {"NIBBLE_GRAD=all", "NIBBLE_WARMUP_STEPS=0", "NIBBLE_RS=int4", "NIBBLE_AR=int4"},
         .nenv = 4};
     while ((c = getopt_long(argc, argv, "b:e:f:i:N:n:w:h", longs, NULL)) != -1) {
@@ -329,7 +328,7 @@ void perf_row_measured(struct perf_row *row, struct hx_node *node, const double 
     }
     for (size_t i = 0; i < n; i++)
         wall += slowest[i] * operations / (double)n;
-    row->time_us = 1e6 * perf_median(slowest, n); /* and they are in order */
+    row->time_us = 1e6 * perf_median(slowest, n); /* this also sorts them */
     row->min_us = 1e6 * slowest[0];
     row->max_us = 1e6 * slowest[n - 1];
     row->algbw = row->busbw = 1e-3 * (double)row->bytes / row->time_us;
@@ -344,7 +343,7 @@ void perf_row_header(void)
            "algbw", "busbw", "wire", "nmse", "cpu", "busy");
 }
 
-/* A number where it is known, with so many digits after the point, or (-1) three that count. */
+/* Print a known number with so many digits after the point, or (-1) with three significant digits. */
 static void column(int width, int digits, double value)
 {
     if (!isfinite(value))
@@ -394,7 +393,7 @@ void perf_row_json(struct perf_json *json, const struct perf_row *row)
     perf_json_end(json);
 }
 
-/* Node 0's scratch memory: a count, then rows. */
+/* Layout of node 0's scratch memory: a count, then rows. */
 #define MOST_ROWS ((HX_SCRATCH_BYTES - sizeof(uint64_t)) / sizeof(struct perf_row))
 
 void perf_row_add(struct hx_node *node, const struct perf_row *row)
@@ -431,7 +430,7 @@ int perf_rows_job(const struct hx_job *job, const struct place *place, const cha
     uint64_t n;
     int status;
 
-    if (!perf_json_open(place->rank > 0 ? NULL : path, &json)) /* before hours of measuring */
+    if (!perf_json_open(place->rank > 0 ? NULL : path, &json)) /* opens it before hours of measuring */
         return 1;
     if (!place->nodes)
         perf_row_header();

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What judges a step: the exact sum, the weights that must arrive, the direction of the update. */
+/* Checks of a step: the exact sum, the weights that must arrive, the direction of the update. */
 #include <math.h>
 #include <string.h>
 
 #include "values.h"
 #include "worker.h"
 
-/* Of just the values that were handed to the exchange; where gathers are lossy, of what the weights as their
- * owners have them would have given. */
+/* Sum exactly the values that the nodes handed to the exchange. Where gathers are lossy, sum the gradients
+ * that the owners' own weights would have given. */
 void nbt_exact_sum(struct nbt_worker *w)
 {
     const struct nbt_settings *s = w->s;
@@ -27,7 +27,7 @@ void nbt_exact_sum(struct nbt_worker *w)
     }
 }
 
-/* One block is measured by one receiver: all have the same bits. */
+/* Measure each block on one receiver: all receivers have the same bits. */
 static void weight_error(struct nbt_worker *w, const uint16_t *want)
 {
     const struct nbt_settings *s = w->s;
@@ -71,7 +71,7 @@ int nbt_check_weights(struct nbt_worker *w, size_t where)
     const int rc = nbt_meet(w);
     if (rc)
         return rc;
-    /* The owner of a block that went lossy has better values than the receivers; these must agree. */
+    /* The owner of a lossy block has better values than the receivers, which must agree. */
     for (int r = 0; r < s->nodes; r++)
         for (int q = 0; q < s->nodes; q++)
             if (!lossy || (q != r && me != r))
@@ -80,7 +80,7 @@ int nbt_check_weights(struct nbt_worker *w, size_t where)
         __atomic_fetch_add(&w->board->weight_errors, bad, __ATOMIC_RELAXED);
     if (me == 0)
         w->board->weight_checks++;
-    return 0; /* counted, and the run fails by it; going on shows whether it is one step or all */
+    return 0; /* the run fails by its count. Going on shows whether it is one step or all */
 }
 
 void nbt_probe(struct nbt_worker *w)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all exchanges share: their names and the memory they get. */
+/* Code that all exchanges share: their names and their memory. */
 #include "exchange.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ const struct nbt_exchange_ops *nbt_exchange_find(const char *name)
     return NULL;
 }
 
-/* Every node's whole send vector, as FP32 or coded, lies here during an operation; coded it may be a little
+/* Each node's whole send vector, as FP32 or coded, lies here during an operation. Coded it may be a little
  * longer. */
 size_t nbt_exchange_shared_bytes(int nnodes, size_t block)
 {

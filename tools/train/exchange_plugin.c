@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The exchange through the plugin: the shared object is loaded as NCCL loads it, a CollNet communicator is
- * brought up among the nodes, and every operation is announced to the plugin's profiler, cut into windows and
- * driven by the proxy harness, in NCCL's order.
+ * The exchange through the plugin. It loads the shared object as NCCL loads it and brings up a CollNet
+ * communicator among the nodes. It announces every operation to the plugin's profiler, cuts it into windows
+ * and lets the proxy harness drive it, in NCCL's order.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,12 +14,12 @@
 #include "nibble/nccl_tuner.h"
 #include "tests/policy/events.h"
 
-#define FIRST_COMM_ID 0x7261696e0000u /* a communicator after a restart has another one */
+#define FIRST_COMM_ID 0x7261696e0000u /* a communicator after a restart has another number */
 
 struct plugin {
     struct hx_lib *lib;
     struct hx_comm *comm;
-    void *object; /* the shared object once more, for its profiler and tuner */
+    void *object; /* second handle of the shared object, for its profiler and tuner */
     const ncclProfiler_v6_t *profiler;
     struct ev_comm events;
     const ncclTuner_v6_t *tuner;
@@ -28,8 +28,8 @@ struct plugin {
 
 static int plugin_close(struct nbt_exchange *x);
 
-/* NCCL 2.28 and later look profiler and tuner up in the same file. How the plugin does without them is for
- * its own tests, so their absence is an error here. */
+/* Find profiler and tuner in the same file, as NCCL 2.28 and later do. The plugin's own tests cover their
+ * absence, so it is an error here. */
 static int find_tables(struct nbt_exchange *x, struct plugin *p)
 {
     const char *path = x->cfg.plugin ? x->cfg.plugin : hx_plugin_path();
@@ -42,8 +42,8 @@ static int find_tables(struct nbt_exchange *x, struct plugin *p)
     return -ENOENT;
 }
 
-/* NCCL's question before a launch. The answer is not followed: an uncompressed run, for which CollNet is not
- * worth while, goes the same way as the others, since it is there to be compared with. */
+/* Play NCCL's question before a launch, and ignore the answer. An uncompressed run, for which CollNet is not
+ * worth while, goes the same way as the other runs, because it serves for comparison. */
 static int ask_tuner(const struct plugin *p, const struct hx_op *op, size_t bytes)
 {
     float table[NCCL_NUM_ALGORITHMS_V5][NCCL_NUM_PROTOCOLS_V5];
@@ -63,7 +63,7 @@ static int ask_tuner(const struct plugin *p, const struct hx_op *op, size_t byte
 
 static int plugin_open(struct nbt_exchange *x)
 {
-    static uint64_t comms; /* of this process; all nodes open them in step */
+    static uint64_t comms; /* number of this process's communicators. All nodes open them in step */
     const struct hx_comm_cfg cfg = {
         .channels = 4, .chunk = HX_CHUNK_NCCL, .comm_id = FIRST_COMM_ID + comms++};
     const char *stage = "?";
@@ -102,7 +102,7 @@ static const char *nccl_type(ncclDataType_t type)
     return type == ncclFloat32 ? "ncclFloat32" : type == ncclBfloat16 ? "ncclBfloat16" : "ncclFloat16";
 }
 
-/* The job's call, the choice of the algorithm, the launch, then the proxy. */
+/* Play the job's call, the choice of the algorithm, the launch, then the proxy. */
 static int run(struct nbt_exchange *x, struct hx_op *op, const char *what)
 {
     struct plugin *p = x->state;
@@ -151,7 +151,7 @@ static int plugin_all_gather(struct nbt_exchange *x, uint16_t *buf)
     return run(x, &op, "all-gather of the weights");
 }
 
-/* The number behind `key` (as in "wire=") in the text [at, end). */
+/* Read the number behind `key` (as in "wire=") in the text [at, end). */
 static int number_after(const char *at, const char *end, const char *key, uint64_t *value)
 {
     const size_t n = strlen(key);
@@ -165,7 +165,7 @@ static int number_after(const char *at, const char *end, const char *key, uint64
     return 0;
 }
 
-/* What the plugin logs at its close (plugin/coll/comm.c), of which is read:
+/* Read parts of the plugin's log at its close (plugin/coll/comm.c):
  *   summary ...: reduce_scatter ops=N coded=N ... wire=N ... all_gather ops=N ... wire=N ...
  *   summary ...: feedback ops=N ... */
 static void plugin_traffic_from_log(const char *log, struct nbt_traffic *t)
@@ -193,8 +193,8 @@ static void plugin_traffic_from_log(const char *log, struct nbt_traffic *t)
     }
 }
 
-/* The lines of the log that tell how gradients were recognised and what became of them, without what precedes
- * their signature. */
+/* Read the lines of the log that tell how the plugin recognized gradients and how it treated them, without
+ * the text before their signature. */
 static void plugin_story(const char *log, char *story, size_t cap)
 {
     static const char *const begin[] = {": reduce_scatter:", ": signature "};

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The exchange through shared memory: sums in FP32, the other nodes in rank order and then the own
- * contribution, rounded once. The plugin's raw codec adds in the same order, so both must agree to the bit.
+ * The exchange through shared memory. It sums in FP32, the other nodes in rank order and then the own
+ * contribution, and rounds once. The plugin's raw codec adds in the same order, so both must agree to the
+ * bit.
  */
 #include "exchange.h"
 
@@ -29,7 +30,7 @@ static int shm_reduce_scatter(struct nbt_exchange *x, const void *send, void *re
     for (size_t i0 = 0; i0 < block; i0 += 1024) {
         const size_t c = block - i0 < 1024 ? block - i0 : 1024;
         float sum[1024] = {0}, part[1024];
-        for (int k = 1; k <= n; k++) { /* the others in rank order, the own one last */
+        for (int k = 1; k <= n; k++) { /* the other nodes in rank order, the own values last */
             const int r = k == n ? me : k - 1 + (k - 1 >= me);
             const char *from = slot(x, r) + ((size_t)me * block + i0) * size;
             nbt_widen(x->cfg.grad_type, from, c, part);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums, cosines and the distinction between rows in use and rare ones. */
+/* Sums, cosines and the distinction between rows in use and rare rows. */
 #include "fidelity.h"
 
 #include <math.h>
@@ -43,7 +43,7 @@ void nbt_fidelity_measure(const struct nbt_layout *lay, const struct nbt_usage *
         const size_t stop = t->offset + t->rows * t->cols;
         size_t i = t->offset > first ? t->offset : first;
         const size_t end = stop < first + n ? stop : first + n;
-        while (i < end) { /* row by row; the shard may begin and end inside one */
+        while (i < end) { /* row by row, because the shard may begin and end inside one */
             const size_t row = (i - t->offset) / t->cols, row_end = t->offset + (row + 1) * t->cols;
             const int c = class_of(t, usage, row);
             for (; i < end && i < row_end; i++) {

@@ -9,9 +9,9 @@ double nbt_plain_bytes(const struct nbt_settings *s, size_t steps, size_t size)
     return (double)steps * (double)(s->nodes - 1) * (double)s->nodes * (double)s->block * (double)size;
 }
 
-/* Of the quantized operations: a plugin that first watches an operation sends it raw for some steps, and how
- * many steps follow is this program's choice. Raw operations are taken at their plain size, so that headers
- * count. */
+/* Return the ratio over quantized operations. A plugin first watches an operation and sends it raw for some
+ * steps, and the number of later steps is this program's choice. The function takes raw operations at their
+ * plain size, so that headers count. */
 double nbt_rs_ratio(const struct nbt_settings *s, const struct nbt_outcome *o)
 {
     const double op =
@@ -49,7 +49,7 @@ int nbt_counted(const struct nbt_outcome *o)
     return o->traffic.known && o->traffic.reduce_scatter.wire > 0 && o->traffic.all_gather.wire > 0;
 }
 
-/* Mean training loss of the last tenth of the steps: a single batch is too noisy to print. */
+/* Return the mean training loss of the last tenth of the steps: a single batch is too noisy to print. */
 double nbt_final_loss(const struct nbt_board *b)
 {
     const size_t n = b->steps_done / 10 + (b->steps_done > 0);

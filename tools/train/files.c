@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* results.json, loss curves as CSV and as a picture. */
+/* Write results.json, and loss curves as CSV and as a picture. */
 #include <errno.h>
 #include <math.h>
 #include <spawn.h>
@@ -128,7 +128,7 @@ void nbt_plot(const struct nbt_outcome *runs, size_t n, const char *dir)
             "set xlabel 'step'\nset ylabel 'loss (nats a byte)'\nset grid\nset key top right\nplot ",
             dir);
     for (size_t i = 0; i < n; i++) {
-        const size_t wide = 2 * (n - i) - 1; /* the curves lie upon each other: later ones thinner */
+        const size_t wide = 2 * (n - i) - 1; /* curves lie upon each other, so later ones are thinner */
         if (runs[i].board->steps_done == 0)
             continue;
         fprintf(f,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What one training run is, what its nodes share beside the network, and what comes out of it.
+ * A training run: its settings, the memory that its nodes share beside the network, and its results.
  *
  * The launcher (main.c) maps a board, forks the nodes through the proxy harness and reads the board
- * afterwards. The board is the control plane: loss and norms travel over it, and every quantity that judges
- * the network (the exact sum of the gradients, the weights that must arrive) is computed from it.
+ * afterwards. The board is the control plane: loss and norms travel over it, and the nodes compute from it
+ * every quantity that judges the network (the exact sum of the gradients, the weights that must arrive).
  */
 #ifndef NIBBLE_TRAIN_JOB_H
 #define NIBBLE_TRAIN_JOB_H
@@ -21,15 +21,15 @@
 #include "tests/harness/lib/harness.h"
 #include "text.h"
 
-/* Settings of all runs; made by the launcher, constant afterwards. */
+/* Settings of all runs. The launcher makes them, and they stay constant. */
 struct nbt_settings {
     struct nbt_layout lay;
     struct nbt_text text;
     struct nbt_adamw opt;
     int nodes;
-    size_t block;         /* values of a node's shard; nodes * block >= params, the rest is padding (zeros) */
-    size_t steps, warmup; /* of optimization; of these with rising learning rate */
-    size_t eval_every;    /* steps between validations; the last step always validates */
+    size_t block;         /* values of a node's shard. nodes * block >= params, the rest is padding (zeros) */
+    size_t steps, warmup; /* steps of optimization, and how many of them have a rising learning rate */
+    size_t eval_every;    /* steps between validations. The last step always validates */
     size_t probe_from, probe_every; /* instants at which fidelity is measured */
     float rate;                     /* peak learning rate */
     uint64_t seed;
@@ -37,28 +37,28 @@ struct nbt_settings {
     const struct nbt_exchange_ops *exchange;
     const char *plugin;
     enum nbt_fault fault;
-    double deadline_s; /* of a run */
+    double deadline_s; /* time limit of a run */
 };
 
 struct nbt_step {            /* written by node 0 */
     double loss;             /* mean over nodes, before the step */
-    double valid;            /* NaN where it was not measured; after the step */
-    double norm, norm_exact; /* of the averaged gradient as delivered, before clipping; of the exact one */
+    double valid;            /* after the step, NaN without a measurement */
+    double norm, norm_exact; /* norm of the averaged gradient before clipping: delivered, exact */
     double change;           /* rms(dW) / rms(W) of the FP32 weights */
     float rate;
     int skipped; /* the optimizer took no step */
 };
 
-struct nbt_node_board { /* one line a node; read after a barrier */
+struct nbt_node_board { /* one line a node, read after a barrier */
     _Alignas(64) double loss;
     double valid;
     uint64_t valid_batches;
-    double norm2, norm2_exact;    /* sums of squares over the shard: as delivered, exact */
-    double change2, weight2;      /* of the shard's step and of its weights */
-    uint64_t hash[NBT_MAX_NODES]; /* of the gathered weights, block by block */
+    double norm2, norm2_exact;    /* sums of squares over the shard: delivered, exact */
+    double change2, weight2;      /* sums of squares of the shard's step and of its weights */
+    uint64_t hash[NBT_MAX_NODES]; /* hashes of the gathered weights, block by block */
     struct nbt_fidelity_sums fidelity;
-    double weight_error2; /* sum over all steps: gathered minus what the owner has, of one block */
-    double rounding2;     /* ... what rounding to BF16 changes in the own shard */
+    double weight_error2; /* sum over all steps: gathered minus owner's values, of one block */
+    double rounding2;     /* ... the effect of rounding to BF16 in the own shard */
     double seconds_compute, seconds_rs, seconds_ag;
     uint64_t meetings; /* barriers reached */
 };
@@ -69,20 +69,22 @@ struct nbt_board {
     size_t steps_done;
     double seconds;
     uint64_t weight_checks,
-        weight_errors;      /* gathers after which hashes were compared; comparisons that failed, all nodes */
-    struct nbt_step step[]; /* steps of them, then the areas below */
+        weight_errors;      /* gathers after which nodes compared hashes, and failed comparisons on all
+                               nodes */
+    struct nbt_step step[]; /* one for each step, then the areas below */
 };
 
-/* Where the large areas of a board lie. */
+/* Return the size of a board, and where its large areas lie. */
 size_t nbt_board_bytes(const struct nbt_settings *s);
 void *nbt_board_grads(const struct nbt_settings *s, struct nbt_board *b,
                       int rank); /* nodes * block of grad_type */
 uint16_t *nbt_board_weights(const struct nbt_settings *s, struct nbt_board *b); /* nodes * block */
 void *nbt_board_exchange(const struct nbt_settings *s, struct nbt_board *b);
-/* RMS error of gathered weights over that of rounding them to BF16; 0 where the gathers are exact. */
+/* Return the RMS error of gathered weights over the RMS error of rounding them to BF16, 0 where gathers are
+ * exact. */
 double nbt_board_weight_error(const struct nbt_settings *s, const struct nbt_board *b);
 
-/* What a node is started with. */
+/* Start arguments of a node. */
 struct nbt_launch {
     const struct nbt_settings *settings;
     const struct nbt_run *run;
@@ -90,7 +92,7 @@ struct nbt_launch {
     struct nbt_progress *progress;
 };
 
-/* The training loop of one node; an hx_node_fn with a struct nbt_launch. */
+/* Run the training loop of one node. This is an hx_node_fn with a struct nbt_launch. */
 int nbt_node_main(struct hx_node *node, void *launch);
 
 /* Outcome of a run as the report wants it. */
@@ -98,9 +100,10 @@ struct nbt_outcome {
     const struct nbt_run *run;
     struct nbt_board *board;
     struct nbt_traffic traffic; /* all nodes, whole run */
-    int ok;                     /* the job ended as it should */
-    char reason[160];           /* ... if not, why */
-    char story[2000];           /* how it was decided what to code, in node 0's words; "" when it was not */
+    int ok;                     /* the job ended as expected */
+    char reason[160];           /* ... the reason where it did not */
+    char story[2000];           /* how the plugin decided which operations to code, in node 0's words, ""
+                                   without a decision */
 };
 
 #endif

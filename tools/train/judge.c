@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bars, and which of them a set of runs holds. */
+/* The bars, and the verdict which of them a set of runs holds. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -7,22 +7,24 @@
 
 #include "report.h"
 
-/* The bars. Bytes: 4 bits with one 8-bit scale and one transform bit a group of 32 are 4.29 bits a value,
- * against which stand headers and tails; weights as exact differences take 2 to 5 bits at usual learning
- * rates. Fidelity: see docs/training.md. */
+/* The bars. Bytes: 4 bits with one 8-bit scale and one transform bit a group of 32 are 4.29 bits a value.
+ * Headers and tails add to that. Weights as exact differences take 2 to 5 bits at usual learning rates.
+ * Fidelity: see docs/training.md. */
 #define RS_RATIO_16 3.6 /* BF16, FP16 */
 #define RS_RATIO_F32 7.2
 #define AG_RATIO 3.0
 #define AG_RATIO_DELTA4 3.6
-#define WEIGHT_ERROR 0.3    /* RMS of delta4's error over that of BF16's own rounding */
+#define WEIGHT_ERROR 0.3    /* RMS of delta4's error over RMS of BF16's own rounding */
 #define TOTAL_RATIO 3.3     /* 16-bit gradients and weights */
-#define QUANTIZED_SHARE 0.7 /* of the operations: the plugin first watches some fifty of them */
-#define FEEDBACK_SHARE 0.75 /* of these: it begins when the plugin is certain whose error it is */
+#define QUANTIZED_SHARE 0.7 /* share of the operations: the plugin first watches some fifty of them */
+#define FEEDBACK_SHARE 0.75 /* share of these: feedback begins when the plugin is certain whose error it is */
 #define FEEDBACK_OFF 0.0015 /* 1 - cos with feedback, every class */
-#define FEEDBACK_GAIN 2.5   /* how many times less than without, matrices */
-#define EXACT_OFF 1e-5      /* 1 - cos of the uncompressed run: BF16 rounding of the sums and nothing else */
-#define LOSS_WITHIN 0.03    /* validation loss against the uncompressed run: far off means broken, not more */
-#define LOSS_FALLS 1.0      /* nats that the training loss must fall by, else nothing was learned */
+#define FEEDBACK_GAIN 2.5   /* factor over the run without feedback, matrices */
+#define EXACT_OFF 1e-5      /* 1 - cos of the uncompressed run, from BF16 rounding of the sums alone */
+#define LOSS_WITHIN \
+    0.03               /* validation loss against the uncompressed run: a larger distance means a
+                               broken run */
+#define LOSS_FALLS 1.0 /* nats that the training loss must fall by to show that the model learned */
 
 static const struct nbt_outcome *find(const struct nbt_outcome *runs, size_t n, const char *name)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Choice of the instruction set, and the blocked matrix product around the micro tiles. */
+/* Select the instruction set, and compute the blocked matrix product around the micro tiles. */
 #include "kernels.h"
 
 #include <math.h>
@@ -54,8 +54,8 @@ size_t nbt_gemm_scratch(void)
     return (size_t)KC * (NC + MAX_NR) + (size_t)KC * (MC + MAX_MR) + 64;
 }
 
-/* Panels of `width` consecutive rows (or columns) of an operand: element (i, p) at src[i * si + p * sp] goes
- * to panel i / width, place p * width + i % width; missing rows of the last panel are zero. */
+/* Pack `width` consecutive rows (or columns) of an operand into panels. Element (i, p) at src[i * si + p *
+ * sp] goes to panel i / width, place p * width + i % width. Missing rows of the last panel are zero. */
 static void pack_panels(size_t count, size_t kc, size_t width, const float *src, size_t si, size_t sp,
                         float *dst)
 {

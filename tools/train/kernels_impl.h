@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bodies of the building blocks, written with the compiler's vector types. kernels.c includes this once an
- * instruction set, with: VL (floats a vector), MR (rows of a micro tile), FN(name) (name mangling) and TARGET
- * (function attribute). No include guard for that reason.
+ * Bodies of the building blocks, written with the compiler's vector types. kernels.c includes this file once
+ * for each instruction set, with VL (floats a vector), MR (rows of a micro tile), FN(name) (name mangling)
+ * and TARGET (function attribute). It therefore has no include guard.
  */
 #define NR (2 * VL)
 
@@ -45,7 +45,8 @@ TARGET static inline float FN(hsum)(const vf *v)
     return s;
 }
 
-/* exp for |x| < about 87, within 2 ulp: 2^n by exponent bits, the rest by a polynomial on [-ln2/2, ln2/2]. */
+/* Compute exp for |x| < about 87, within 2 ulp: 2^n by exponent bits, the rest by a polynomial on [-ln2/2,
+ * ln2/2]. */
 TARGET static inline void FN(vexp)(vf *v)
 {
     vf x = *v;
@@ -107,7 +108,7 @@ TARGET static void FN(layernorm_back)(size_t rows, size_t cols, const float *x, 
     }
 }
 
-/* gelu(x) = x * sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): the same as the tanh form. */
+/* Compute gelu(x) = x * sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3), which equals the tanh form. */
 TARGET static void FN(gelu)(size_t n, const float *x, float *y)
 {
     for (size_t i = 0; i < n; i += VL) {
@@ -142,7 +143,7 @@ TARGET static void FN(softmax_causal)(size_t rows, size_t cols, size_t seen, flo
         vf sum = {0};
         for (size_t i = 0; i < cols; i += VL) {
             vf e = (LOAD(s + i) - top) * scale;
-            const vi hidden = e < -80.0f; /* masked, or nothing beside the largest */
+            const vi hidden = e < -80.0f; /* masked, or negligible beside the largest */
             FN(vexp)(&e);
             e = (vf)((vi)e & ~hidden);
             sum += e;

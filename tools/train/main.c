@@ -127,7 +127,7 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-/* One option. 0, 1 for --help, negative for a bad value. */
+/* Take one option. Return 0, 1 for --help, or a negative value for a bad argument. */
 static int take_option(struct options *o, int c, const char *name)
 {
     struct nbt_settings *s = &o->s;
@@ -196,7 +196,7 @@ static int take_option(struct options *o, int c, const char *name)
             return 0;
         fprintf(stderr, "nibble-train: --fault: \"%s\" is not weight\n", optarg);
         return -EINVAL;
-    default: return -EINVAL; /* getopt has said why */
+    default: return -EINVAL; /* getopt has printed the reason */
     }
 }
 
@@ -221,7 +221,7 @@ static void defaults(struct options *o, int quick)
 static int parse(struct options *o, int argc, char **argv)
 {
     int c, at = -1, quick = 0;
-    for (int i = 1; i < argc; i++) /* the other options refine what --quick sets */
+    for (int i = 1; i < argc; i++) /* the other options refine --quick's settings */
         quick |= strcmp(argv[i], "--quick") == 0;
     defaults(o, quick);
     while ((c = getopt_long(argc, argv, "n:o:qh", long_options, &at)) != -1) {
@@ -238,7 +238,7 @@ static int parse(struct options *o, int argc, char **argv)
     return 0;
 }
 
-/* What follows from the options. */
+/* Set the values that follow from the options. */
 static int complete(struct options *o)
 {
     struct nbt_settings *s = &o->s;
@@ -268,7 +268,7 @@ static int complete(struct options *o)
     return 0;
 }
 
-/* Bytes of the whole run: counted along the way, or from what the plugin said at its close. */
+/* Collect the bytes of the whole run: counted along the way, or from the plugin's log at its close. */
 static void collect_traffic(const struct nbt_settings *s, const struct hx_report *report,
                             struct nbt_outcome *out)
 {
@@ -288,8 +288,8 @@ static void collect_traffic(const struct nbt_settings *s, const struct hx_report
     }
 }
 
-/* The run's settings, and the plugin's own judgement of what is a gradient, and when, where the harness has
- * tests see everything coded at once; the caller's word stands above both. */
+/* Set the run's settings, and turn the plugin's own recognition of gradients on, because the harness normally
+ * lets tests code all operations at once. The caller's environment overrides both. */
 static void make_env(const struct nbt_run *run, const char **env)
 {
     static const char *const judgement[] = {"NIBBLE_GRAD", "NIBBLE_WARMUP_STEPS"};
@@ -332,7 +332,7 @@ static int do_run(const struct options *o, const struct nbt_run *run, struct nbt
     if (s->exchange->story_from_log && report->node[0].log)
         s->exchange->story_from_log(report->node[0].log, out->story, sizeof out->story);
     snprintf(out->reason, sizeof out->reason, "%.*s", (int)sizeof out->reason - 1, report->reason);
-    for (char *c = out->reason; *c; c++) /* it becomes part of a JSON string */
+    for (char *c = out->reason; *c; c++) /* the reason becomes part of a JSON string */
         if (*c == '"' || *c == '\\' || (unsigned char)*c < ' ')
             *c = '\'';
     hx_report_free(report);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layout, initial values, and the way forth and back through the transformer. */
+/* Layout, initial values, and the forward and backward pass through the transformer. */
 #include "model.h"
 
 #include <errno.h>
@@ -81,12 +81,12 @@ void nbt_init_params(const struct nbt_layout *l, uint64_t seed, float *params)
     }
 }
 
-/* What the way back needs of one block. Sizes in units of R = batch * context rows. */
+/* Buffers of one block for the backward pass. Sizes in units of R = batch * context rows. */
 struct block {
     float *x;    /* R x C, input of the block */
     float *n1;   /* R x C, after the first LayerNorm */
     float *qkv;  /* R x 3C */
-    float *prob; /* batch x heads x T x T; right of a block row's last 32 columns undefined */
+    float *prob; /* batch x heads x T x T, undefined to the right of a block row's last 32 columns */
     float *mix;  /* R x C, weighted values, all heads */
     float *mid;  /* R x C, after attention's residual */
     float *n2;   /* R x C */
@@ -101,7 +101,7 @@ struct nbt_model {
     size_t rows;
     struct block block[NBT_MAX_LAYERS];
     float *out, *nf, *meanf, *rstdf; /* R x C, R x C, R, R */
-    float *logits;                   /* R x V; becomes their gradient */
+    float *logits;                   /* R x V, becomes their gradient */
     float *dx, *dn, *dwide;          /* R x C, R x C, R x 4C */
     float *dp;                       /* 32 x T */
     float *pack;
@@ -196,13 +196,13 @@ static float *at_rw(const struct nbt_model *m, float *flat, int tensor)
     return flat + m->lay->tensor[tensor].offset;
 }
 
-/* y[R x out] = x[R x in] w^T */
+/* Compute y[R x out] = x[R x in] w^T. */
 static void linear(struct nbt_model *m, const float *x, const float *w, size_t in, size_t out, float *y)
 {
     nbt_gemm(m->k, 0, 1, m->rows, out, in, x, in, w, in, y, out, 0, m->pack);
 }
 
-/* dw += dy^T x, and dx = dy w */
+/* Compute dw += dy^T x, and dx = dy w. */
 static void linear_back(struct nbt_model *m, const float *x, const float *w, const float *dy, size_t in,
                         size_t out, float *dw, float *dx)
 {
@@ -228,7 +228,7 @@ static void attention(struct nbt_model *m, struct block *b)
     }
 }
 
-/* dmix -> dqkv (overwritten) */
+/* Compute dqkv (overwritten) from dmix. */
 static void attention_back(struct nbt_model *m, const struct block *b, const float *dmix, float *dqkv)
 {
     const struct nbt_config *g = &m->lay->cfg;
@@ -291,7 +291,7 @@ static void forward(struct nbt_model *m, const float *w, const uint8_t *tokens)
     linear(m, m->nf, at(m, w, l->head), c, NBT_VOCAB, m->logits);
 }
 
-/* From the gradient of the logits to all parameters. */
+/* Compute the gradients of all parameters from the gradient of the logits. */
 static void backward(struct nbt_model *m, const float *w, const uint8_t *tokens, float *grad)
 {
     const struct nbt_layout *l = m->lay;

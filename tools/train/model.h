@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A byte-level GPT: token and position embeddings, pre-LN blocks (causal attention, MLP with GELU), a final
- * LayerNorm and an untied head. All parameters lie in one flat FP32 buffer, tensor after tensor, which is
- * what a distributed optimizer shards. Matrices are stored [out][in].
+ * LayerNorm and an untied head. All parameters lie in one flat FP32 buffer, tensor after tensor, which a
+ * distributed optimizer shards. Matrices are stored [out][in].
  *
- * There is no bias on the keys: softmax does not see it, so its gradient is rounding noise, which Adam would
- * turn into full-size steps.
+ * Keys have no bias: softmax does not see it, so its gradient is rounding noise, which Adam would turn into
+ * full-size steps.
  */
 #ifndef NIBBLE_TRAIN_MODEL_H
 #define NIBBLE_TRAIN_MODEL_H
@@ -23,7 +23,7 @@ struct nbt_config {
     size_t batch;                         /* sequences of one micro-batch */
 };
 
-/* What a parameter is; fidelity and codec errors are reported by these. */
+/* Class of a parameter. The report lists fidelity and codec errors by class. */
 enum nbt_class { NBT_MATRIX, NBT_EMBED, NBT_NORM, NBT_BIAS, NBT_HEAD, NBT_CLASSES };
 const char *nbt_class_name(enum nbt_class c);
 
@@ -50,19 +50,19 @@ struct nbt_layout {
     struct nbt_layer_at layer[NBT_MAX_LAYERS];
 };
 
-/* Lay the parameters out. 0, or -EINVAL for a shape the kernels do not take. */
+/* Lay the parameters out. Return 0, or -EINVAL for a shape that the kernels do not support. */
 int nbt_layout_make(const struct nbt_config *cfg, struct nbt_layout *out);
-/* Initial values of all parameters from a seed. */
+/* Set the initial values of all parameters from a seed. */
 void nbt_init_params(const struct nbt_layout *lay, uint64_t seed, float *params);
 
-struct nbt_model; /* activations and scratch of one micro-batch; one thread */
+struct nbt_model; /* activations and scratch of one micro-batch, for one thread */
 
-/* NULL when out of memory. `lay` must outlive it. */
+/* Create a model, or return NULL when out of memory. `lay` must outlive it. */
 struct nbt_model *nbt_model_new(const struct nbt_layout *lay, const struct nbt_kernels *kern);
 void nbt_model_free(struct nbt_model *m);
 
-/* Mean loss (nats a byte) of batch x context predictions: tokens[b * (context + 1) + t], target at t + 1.
- * With grad (params values) its gradient is stored there, overwriting. */
+/* Return the mean loss (nats a byte) of batch x context predictions, from tokens[b * (context + 1) + t] with
+ * the target at t + 1. Store its gradient in `grad` (params values) unless that is NULL. */
 double nbt_model_run(struct nbt_model *m, const float *params, const uint8_t *tokens, float *grad);
 
 #endif

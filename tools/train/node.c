@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The training loop of one node: gradients out, shard of the optimizer, weights in, and the checks of both.
- */
+/* The training loop of one node: gradients out, the shard's optimizer, weights in, and the checks of both. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -112,7 +111,7 @@ int nbt_meet(struct nbt_worker *w)
 
 /* ---- parts of a step ---- */
 
-/* The micro-batch of this node, and which bytes occur anywhere in the step. */
+/* Draw this node's micro-batch, and note which bytes occur anywhere in the step. */
 static void draw(struct nbt_worker *w, size_t step)
 {
     const size_t t = w->s->lay.cfg.context;
@@ -146,8 +145,7 @@ double nbt_over_nodes(const struct nbt_worker *w, const double *first)
     return sum;
 }
 
-/* Both optimizers take their step on the shard; the weights follow the delivered
- * gradients. */
+/* Let both optimizers take their step on the shard. The weights follow the delivered gradients. */
 static void update(struct nbt_worker *w, size_t step)
 {
     const struct nbt_settings *s = w->s;
@@ -191,7 +189,7 @@ int nbt_gather(struct nbt_worker *w, size_t where)
     nbt_from_bf16(w->weights, s->lay.params, w->params);
     if (nbt_weights_lossy(w->run->method.weights))
         nbt_from_bf16(nbt_board_weights(s, w->board), all, w->params_exact);
-    return nbt_meet(w); /* nobody writes to the board before all have read it */
+    return nbt_meet(w); /* writes to the board wait until all nodes have read it */
 }
 
 void nbt_validate(struct nbt_worker *w)
@@ -210,7 +208,7 @@ void nbt_validate(struct nbt_worker *w)
     }
 }
 
-/* Node 0 writes the step down. All nodes have met since their last change to the board. */
+/* Write the step down on node 0. All nodes have met since their last change to the board. */
 static void record(struct nbt_worker *w, size_t step, const struct nbt_step *now, int validated, int instant)
 {
     const struct nbt_settings *s = w->s;
@@ -231,7 +229,8 @@ static void record(struct nbt_worker *w, size_t step, const struct nbt_step *now
     nbt_progress_step(w->progress, step + 1, at->loss, w->last_valid);
 }
 
-/* Gradients of the own micro-batch, in the type that travels; a copy goes to the board for the exact sum. */
+/* Compute the own micro-batch's gradients, in the type that travels. A copy goes to the board for the exact
+ * sum. */
 static void compute(struct nbt_worker *w, size_t step)
 {
     const struct nbt_settings *s = w->s;
@@ -247,7 +246,7 @@ static void compute(struct nbt_worker *w, size_t step)
         memcpy(board, w->send, all * nb_dtype_size(s->grad_type));
         return;
     }
-    /* What weights that arrived exactly would have given. */
+    /* Run with the weights that exact gathers would have delivered. */
     (void)nbt_model_run(w->model, w->params_exact, w->tokens, w->grad);
     for (size_t i = 0; factor != 1 && i < params; i++)
         w->grad[i] *= factor;
@@ -265,9 +264,9 @@ static int reduce(struct nbt_worker *w)
     return rc;
 }
 
-/* Whether the optimizer takes this step; the loss scale moves by it. All nodes decide alike. Negative when a
- * gradient is not finite that should be, or arrives finite although it is not. (A sum of finite values may be
- * too large for FP16.) */
+/* Decide whether the optimizer takes this step. The loss scale follows the decision. All nodes decide alike.
+ * Return a negative value when a gradient that should be finite is not, or when a gradient arrives finite
+ * although its sum is not. (A sum of finite values may be too large for FP16.) */
 static int decide(struct nbt_worker *w, size_t step, double loss)
 {
     const struct nbt_node_board *nb = w->board->node;
@@ -309,7 +308,7 @@ static int one_step(struct nbt_worker *w, size_t step)
     mine->seconds_compute += hx_now() - t0;
     int rc = reduce(w);
     if (rc == 0)
-        rc = nbt_meet(w); /* all gradients are on the board, all losses too */
+        rc = nbt_meet(w); /* all gradients and losses are on the board */
     if (rc)
         return rc;
     const double loss = nbt_over_nodes(w, &nb->loss) / (double)s->nodes;

@@ -35,7 +35,7 @@ static void print_runs(const struct nbt_settings *s, const struct nbt_outcome *r
            nb_dtype_name(s->grad_type));
 }
 
-/* In the words of its log: when the plugin knew the gradients, and what it did until then. */
+/* Print when the plugin recognized the gradients, and its treatment until then, in the words of its log. */
 static void print_stories(const struct nbt_outcome *runs, size_t n)
 {
     for (size_t i = 0; i < n; i++)

@@ -1,34 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a set of runs amounts to: tables and verdicts on stdout; results.json, loss curves as CSV and, where
- * gnuplot is installed, as a picture in the output folder.
+ * The result of a set of runs: tables and verdicts on stdout. The output folder gets results.json, loss
+ * curves as CSV and, where gnuplot is installed, as a picture.
  */
 #ifndef NIBBLE_TRAIN_REPORT_H
 #define NIBBLE_TRAIN_REPORT_H
 
 #include "job.h"
 
-/* Print and write everything. `judge_quality`: the runs are long enough for the bars on fidelity and loss.
- * Returns the number of bars that failed, or a negative errno value when the folder cannot be written. */
+/* Print and write all results. `judge_quality`: the runs are long enough for the bars on fidelity and loss.
+ * Return the number of bars that failed, or a negative errno value when the folder cannot be written. */
 int nbt_report(const struct nbt_settings *s, const struct nbt_outcome *runs, size_t nruns, const char *out,
                int judge_quality);
 
 /* ---- figures.c ---- */
 
-/* Bytes that a direct exchange of values of `size` bytes without coding sends: steps x (nodes - 1) blocks
- * from every node. */
+/* Return the bytes that a direct exchange of values of `size` bytes without coding sends: steps x (nodes - 1)
+ * blocks from every node. */
 double nbt_plain_bytes(const struct nbt_settings *s, size_t steps, size_t size);
-/* Gradients were quantized; ... with error feedback; bytes were counted. */
+/* Return whether gradients were quantized, whether they had error feedback, whether bytes were counted. */
 int nbt_coded(const struct nbt_outcome *o);
 int nbt_fed_back(const struct nbt_outcome *o);
 int nbt_counted(const struct nbt_outcome *o);
-/* How many times fewer bytes: quantized reduce-scatters, all all-gathers. */
+/* Return how many times fewer bytes were sent: in quantized reduce-scatters, in all all-gathers. */
 double nbt_rs_ratio(const struct nbt_settings *s, const struct nbt_outcome *o);
 double nbt_ag_ratio(const struct nbt_settings *s, const struct nbt_outcome *o);
-/* Of a step whose gradients are quantized, both together; with the first, uncoded gather among the gathers.
- */
+/* Return the ratio of a step with quantized gradients, both functions together. The first, uncoded gather
+ * counts. */
 double nbt_total_ratio(const struct nbt_settings *s, const struct nbt_outcome *o);
-/* Mean training loss of the last tenth of the steps; last validation loss. NaN when nothing ran. */
+/* Return the mean training loss of the last tenth of the steps, and the last validation loss. NaN when no
+ * step ran. */
 double nbt_final_loss(const struct nbt_board *b);
 double nbt_final_valid(const struct nbt_board *b);
 struct nbt_phases {
@@ -49,12 +50,12 @@ struct nbt_verdicts {
 void nbt_judge(const struct nbt_settings *s, const struct nbt_outcome *runs, size_t n, struct nbt_verdicts *v,
                int quality);
 
-/* ---- files.c; 0 or a negative errno value after a line on stderr ---- */
+/* ---- files.c: functions return 0, or a negative errno value after a line on stderr ---- */
 
 int nbt_write_curves(const struct nbt_settings *s, const struct nbt_outcome *o, const char *dir);
 int nbt_write_json(const struct nbt_settings *s, const struct nbt_outcome *runs, size_t n,
                    const struct nbt_verdicts *v, const char *dir);
-/* The picture, when gnuplot is there: its absence is no error. */
+/* Draw the picture when gnuplot is installed. Its absence is not an error. */
 void nbt_plot(const struct nbt_outcome *runs, size_t n, const char *dir);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random numbers that depend on nothing but their keys: splitmix64 (Steele, Lea, Flood 2014), seeded from a
- * run's seed and two numbers that say what they are for, so that any node can draw what another node draws.
+ * Random numbers that depend only on their keys: splitmix64 (Steele, Lea, Flood 2014), seeded from a run's
+ * seed and two numbers that state their purpose, so that any node can draw another node's numbers.
  */
 #ifndef NIBBLE_TRAIN_RNG_H
 #define NIBBLE_TRAIN_RNG_H
@@ -30,20 +30,20 @@ static inline struct nbt_rng nbt_rng_seed(uint64_t seed, uint64_t what, uint64_t
     return r;
 }
 
-/* Uniform in [0, 1). */
+/* Return a uniform number in [0, 1). */
 static inline double nbt_rng_unit(struct nbt_rng *r)
 {
     return (double)(nbt_rng_next(r) >> 11) * 0x1p-53;
 }
 
-/* Standard normal (Box and Muller, one of the pair). */
+/* Return a standard normal number (Box and Muller, one of the pair). */
 static inline double nbt_rng_normal(struct nbt_rng *r)
 {
     const double u = 1.0 - nbt_rng_unit(r), v = nbt_rng_unit(r);
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
 }
 
-/* Uniform in [0, n), n > 0 (its bias is below 2^-32 for the n used here). */
+/* Return a uniform number in [0, n), n > 0. Its bias is below 2^-32 for the n used here. */
 static inline uint64_t nbt_rng_below(struct nbt_rng *r, uint64_t n)
 {
     return (uint64_t)(nbt_rng_unit(r) * (double)n);

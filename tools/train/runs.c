@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The runs that can be compared. */
+/* The runs that the trainer can compare. */
 #include "runs.h"
 
 #include <string.h>

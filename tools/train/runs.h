@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The runs that can be compared, by name. */
+/* The runs that the trainer can compare, by name. */
 #ifndef NIBBLE_TRAIN_RUNS_H
 #define NIBBLE_TRAIN_RUNS_H
 
@@ -12,19 +12,19 @@ struct nbt_run {
     const char *name;  /* short, for options and files: "raw" */
     const char *title; /* for people: "uncompressed" */
     const char *const
-        *env; /* the plugin's settings, "NAME=value" ..., NULL; NULL when it cannot do this run */
+        *env; /* the plugin's settings, "NAME=value" ..., NULL. NULL when the plugin cannot do this run */
     struct nbt_method method;
-    int usual;  /* runs when nothing is chosen */
-    int judged; /* the bar on the direction of the update holds for it */
+    int usual;  /* part of the default set */
+    int judged; /* the bar on the direction of the update applies to it */
 };
 
 #define NBT_RUNS_MAX 16
 extern const struct nbt_run nbt_runs[];
 extern const size_t nbt_runs_count;
 
-/* The run called by the `n` characters at `name`; NULL when there is none. */
+/* Return the run whose name is the `n` characters at `name`, or NULL. */
 const struct nbt_run *nbt_run_find(const char *name, size_t n);
-/* All names with commas between them. */
+/* Print all names with commas between them. */
 void nbt_run_names(FILE *f);
 
 #endif

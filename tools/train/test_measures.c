@@ -22,7 +22,8 @@ START_TEST(angle_and_norm)
     memset(usage.steps, 0, sizeof usage.steps);
     usage.steps['a'] = 1;
     float *a = calloc(lay.params, sizeof *a), *b = calloc(lay.params, sizeof *b);
-    /* Matrices: 45 degrees, the coded one sqrt(2) longer. Everything else equal, the rare rows opposite. */
+    /* Matrices: 45 degrees, and the coded one is sqrt(2) longer. All other classes are equal, the rare rows
+     * opposite. */
     for (int k = 0; k < lay.tensors; k++) {
         const struct nbt_tensor *t = &lay.tensor[k];
         for (size_t i = t->offset; i < t->offset + t->rows * t->cols; i++) {

@@ -17,7 +17,7 @@
 static const char *const sets[] = {"avx512", "avx2", "generic"};
 #define NSETS (int)(sizeof sets / sizeof *sets)
 
-/* ---- the forward pass, as the textbook has it ---- */
+/* ---- the textbook's forward pass ---- */
 
 static void ref_norm(const double *x, const double *gain, const double *shift, size_t c, double *y)
 {
@@ -39,7 +39,7 @@ static void ref_linear(const double *x, const double *w, size_t in, size_t out, 
     }
 }
 
-/* Mean loss of one sequence. */
+/* Return the mean loss of one sequence. */
 static double ref_sequence(const struct nbt_layout *l, const double *w, const uint8_t *s)
 {
     const size_t c = l->cfg.width, t = l->cfg.context, hd = c / l->cfg.heads;
@@ -117,7 +117,7 @@ struct small {
     uint8_t tokens[2 * 65];
 };
 
-/* A small model away from its initial symmetries: gains, shifts and biases are random too. */
+/* Make a small model away from its initial symmetries: gains, shifts and biases are random too. */
 static void small_make(struct small *s)
 {
     const struct nbt_config cfg = {.layers = 2, .width = 64, .heads = 2, .context = 64, .batch = 2};

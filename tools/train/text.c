@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading and splitting the training text, and drawing from it. */
+/* Read and split the training text, and draw from it. */
 #include "text.h"
 
 #include <dirent.h>
@@ -18,7 +18,7 @@ struct buffer {
 
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
-    return strcmp((*a)->d_name, (*b)->d_name); /* not alphasort: that one follows the locale */
+    return strcmp((*a)->d_name, (*b)->d_name); /* alphasort would follow the locale */
 }
 
 static int reserve(struct buffer *b, size_t more)
@@ -75,7 +75,7 @@ static int read_path(struct buffer *b, const char *path, int named)
             (size_t)snprintf(sub, sizeof sub, "%s/%s", path, list[i]->d_name) < sizeof sub) {
             rc = read_path(b, sub, 0);
             if (rc == -EACCES)
-                rc = 0; /* somebody else's file in a shared folder */
+                rc = 0; /* another user's file in a shared folder */
         }
         free(list[i]);
     }

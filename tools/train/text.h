@@ -18,17 +18,17 @@ struct nbt_text {
 #define NBT_TEXT_PIECE 4096u
 #define NBT_TEXT_HOLD_OUT 16u
 
-/* Read files and folders (recursively, in byte order of their paths; symbolic links and files with NUL bytes
- * are passed over), up to `limit` bytes in all. 0 or a negative errno after a line on stderr; -ENODATA when
- * there are less than 64 KiB. Free with nbt_text_free. */
+/* Read files and folders, up to `limit` bytes in all. Folders are read recursively, in byte order of their
+ * paths, without symbolic links and files with NUL bytes. Return 0, or a negative errno value after a line on
+ * stderr, -ENODATA for less than 64 KiB. Free the text with nbt_text_free. */
 int nbt_text_load(const char *const *paths, size_t npaths, size_t limit, struct nbt_text *out);
 void nbt_text_free(struct nbt_text *text);
 
-/* Start of sequence `index` of micro-batch (step, node): the same wherever it is asked. context + 1 bytes are
- * there. */
+/* Return the start of sequence `index` of micro-batch (step, node), the same on every node. context + 1 bytes
+ * follow it. */
 const uint8_t *nbt_text_sample(const struct nbt_text *text, uint64_t seed, size_t step, int node,
                                size_t index, size_t context);
-/* Validation sequences of `context` predictions: their number, and the start of one. */
+/* Return the number of validation sequences of `context` predictions, and the start of one. */
 size_t nbt_text_valid_count(const struct nbt_text *text, size_t context);
 const uint8_t *nbt_text_valid(const struct nbt_text *text, size_t index, size_t context);
 

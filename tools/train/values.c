@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rounding to the types that travel. */
+/* Round to the types that travel. */
 #include "values.h"
 
 #include <string.h>

@@ -8,11 +8,11 @@
 
 #include "nibble/codec.h"
 
-/* n values to BF16, NaN stays NaN, and back. */
+/* Convert n values to BF16 and back. NaN stays NaN. */
 void nbt_to_bf16(const float *src, size_t n, uint16_t *dst);
 void nbt_from_bf16(const uint16_t *src, size_t n, float *dst);
 
-/* n values to `type` (what FP16 cannot hold becomes infinity), and back. */
+/* Convert n values to `type` and back. Values too large for FP16 become infinity. */
 void nbt_narrow(enum nb_dtype type, const float *src, size_t n, void *dst);
 void nbt_widen(enum nb_dtype type, const void *src, size_t n, float *dst);
 
