@@ -86,8 +86,8 @@ static void make_values(float *v, unsigned seed)
     }
 }
 
-/* Do everything that a device does, with a few items of work of each kind in flight, over three rounds that carry
- * errors on. */
+/* Do everything that a device does, with a few items of work of each kind in flight, over three rounds that
+ * carry errors on. */
 static void do_all(struct nb_device *dev, struct data *d)
 {
     const struct nb_device_ops *o = dev->ops;

@@ -21,10 +21,8 @@
 #define FEEDBACK_OFF 0.0015 /* 1 - cos with feedback, every class */
 #define FEEDBACK_GAIN 2.5   /* factor over the run without feedback, matrices */
 #define EXACT_OFF 1e-5      /* 1 - cos of the uncompressed run, from BF16 rounding of the sums alone */
-#define LOSS_WITHIN \
-    0.03               /* validation loss against the uncompressed run: a larger distance means a
-                               broken run */
-#define LOSS_FALLS 1.0 /* nats that the training loss must fall by to show that the model learned */
+#define LOSS_WITHIN 0.03    /* validation loss against the uncompressed run: beyond it the run is broken */
+#define LOSS_FALLS 1.0      /* nats that the training loss must fall by to show that the model learned */
 
 static const struct nbt_outcome *find(const struct nbt_outcome *runs, size_t n, const char *name)
 {
