@@ -29,7 +29,7 @@ AC_DEFUN([NB_TRY_LINK_FLAG], [
     AS_VAR_POPDEF([nb_cache])
 ])
 
-dnl NB_COMPILER_FLAGS: sets NB_WARN_CFLAGS, NB_CFLAGS and NB_MODULE_LDFLAGS.
+dnl NB_COMPILER_FLAGS: set NB_WARN_CFLAGS, NB_CFLAGS and NB_MODULE_LDFLAGS.
 AC_DEFUN([NB_COMPILER_FLAGS], [
     NB_WARN_CFLAGS=
     for nb_flag in \
@@ -46,7 +46,7 @@ AC_DEFUN([NB_COMPILER_FLAGS], [
     AS_IF([test "x$enable_werror" != xno], [AS_VAR_APPEND([NB_WARN_CFLAGS], [" -Werror"])])
 
     # Arithmetic is specified to the bit, so the compiler must not fuse multiplications and additions, and
-    # -ffast-math is out of the question. errno of libm is never read.
+    # -ffast-math is forbidden. The code never reads errno of libm.
     NB_CFLAGS=
     for nb_flag in \
         -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-semantic-interposition
@@ -70,8 +70,8 @@ AC_DEFUN([NB_COMPILER_FLAGS], [
     AC_SUBST([NB_MODULE_LDFLAGS])
 ])
 
-dnl NB_SIMD: flags of the sources that need more than the base instruction set. Such code only runs after
-dnl a look at the CPU, so it is built wherever the compiler can.
+dnl NB_SIMD: flags of the sources that need more than the base instruction set. Such code runs only after a
+dnl look at the CPU, so every compiler that can builds it.
 AC_DEFUN([NB_SIMD], [
     NB_AVX2_CFLAGS=
     NB_AVX512_CFLAGS=

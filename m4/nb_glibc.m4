@@ -1,9 +1,10 @@
 dnl SPDX-License-Identifier: Apache-2.0
 dnl
-dnl NB_CHECK_GLIBC: whether what is installed shall load with glibc 2.28 and later, whatever is built with
-dnl (plugin/base/old_glibc.c). Sets a conditional and NB_OLD_GLIBC_LDFLAGS: functions that lay in libpthread and libdl
-dnl are looked for there on old systems; where libc has them, both are there, too, and empty. One argument, since libtool
-dnl moves -l away from what stands before it. After NB_SANITIZERS, whose libraries put functions of theirs before libc's.
+dnl NB_CHECK_GLIBC: decide whether installed files must load with glibc 2.28 and later, whatever glibc builds
+dnl them (plugin/base/old_glibc.c). Set a conditional and NB_OLD_GLIBC_LDFLAGS: old systems have some
+dnl functions in libpthread and libdl, so the linker looks for them there. Systems whose libc has these
+dnl functions still have both libraries, empty. The flags are one argument, because libtool moves -l away from
+dnl the options before it. Call after NB_SANITIZERS, whose libraries put functions before libc's.
 AC_DEFUN([NB_CHECK_GLIBC], [
     AC_REQUIRE([NB_SANITIZERS])
     AC_ARG_ENABLE([old-glibc],

@@ -1,6 +1,6 @@
 dnl SPDX-License-Identifier: Apache-2.0
 dnl
-dnl Optional packages. Each macro sets a conditional, what the compiler needs, and a line for the summary.
+dnl Optional packages. Each macro sets a conditional, the compiler's options, and a line for the summary.
 
 dnl NB_CHECK_LIB_CHECK: the Check unit test library. Without it, the unit tests report a skip.
 AC_DEFUN([NB_CHECK_LIB_CHECK], [
@@ -10,7 +10,7 @@ AC_DEFUN([NB_CHECK_LIB_CHECK], [
     AM_CONDITIONAL([NB_UNIT_TESTS], [test $nb_have_check = yes])
 ])
 
-dnl NB_CHECK_VERBS: only the headers of libibverbs; the library itself is opened at run time.
+dnl NB_CHECK_VERBS: only the headers of libibverbs. The plugin opens the library itself at run time.
 AC_DEFUN([NB_CHECK_VERBS], [
     AC_ARG_WITH([verbs], [AS_HELP_STRING([--without-verbs], [leave out the InfiniBand/RoCE transport])],
         [], [with_verbs=auto])
@@ -26,7 +26,7 @@ AC_DEFUN([NB_CHECK_VERBS], [
     AM_CONDITIONAL([NB_VERBS], [test $nb_have_verbs = yes])
 ])
 
-dnl NB_CHECK_CUDA: nvcc, which compiles the kernels; nothing of CUDA is ever linked.
+dnl NB_CHECK_CUDA: nvcc, which compiles the kernels. The build links no library of CUDA.
 AC_DEFUN([NB_CHECK_CUDA], [
     AC_ARG_WITH([cuda], [AS_HELP_STRING([--with-cuda=DIR], [CUDA toolkit with bin/nvcc (default: look for it)])],
         [], [with_cuda=auto])
@@ -36,7 +36,7 @@ AC_DEFUN([NB_CHECK_CUDA], [
         nb_cuda_path=${CUDA_HOME:+$CUDA_HOME/bin$PATH_SEPARATOR}$PATH$PATH_SEPARATOR/usr/local/cuda/bin
         AS_CASE([$with_cuda], [auto|yes], [], [nb_cuda_path=$with_cuda/bin])
         AC_PATH_PROG([NVCC], [nvcc], [], [$nb_cuda_path])
-        # Kernels are compiled for generations that older compilers do not know.
+        # Older compilers do not know all generations of the kernels.
         AS_IF([test -n "$NVCC"], [
             AS_IF(["$NVCC" --list-gpu-arch 2>/dev/null | grep compute_120 >/dev/null], [], [
                 AS_IF([test "x$with_cuda" != xauto],

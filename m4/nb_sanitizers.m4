@@ -1,10 +1,10 @@
 dnl SPDX-License-Identifier: Apache-2.0
 dnl
-dnl NB_SANITIZERS: --enable-asan, --enable-ubsan, --enable-tsan. Sets NB_SAN_CFLAGS, which is used for
-dnl compiling and linking everything, NB_NO_TSAN_CFLAGS, which leaves ThreadSanitizer out of a file that has
-dnl no threads but takes much time, NB_VECTOR_CFLAGS, with which vector kernels compile in a third of the time: checks of
-dnl addresses are calls, and what they would find at a pointer anyway is not checked twice; and the conditional
-dnl NB_SANITIZED.
+dnl NB_SANITIZERS: --enable-asan, --enable-ubsan, --enable-tsan. Set NB_SAN_CFLAGS, with which everything is
+dnl compiled and linked. Set NB_NO_TSAN_CFLAGS, which leaves ThreadSanitizer out of a file that has no threads
+dnl but takes much time. Set NB_VECTOR_CFLAGS, with which vector kernels compile in a third of the time:
+dnl checks of addresses are calls, and checks that repeat the check of a pointer are left out. Set the
+dnl conditional NB_SANITIZED.
 AC_DEFUN([NB_SANITIZERS], [
     AC_ARG_ENABLE([asan], [AS_HELP_STRING([--enable-asan], [build with AddressSanitizer])],
         [], [enable_asan=no])
@@ -28,7 +28,7 @@ AC_DEFUN([NB_SANITIZERS], [
          NB_TRY_FLAG([NB_VECTOR_CFLAGS], [-fno-sanitize=null,object-size,pointer-overflow])])
     AS_IF([test "x$enable_tsan" != xno],
         [NB_SAN_CFLAGS="$NB_SAN_CFLAGS -fsanitize=thread"; NB_NO_TSAN_CFLAGS=-fno-sanitize=thread; nb_sanitizers="$nb_sanitizers thread"
-         # ThreadSanitizer does not understand fences (it may report too much, never too little).
+         # ThreadSanitizer does not understand fences. It may report too much, never too little.
          NB_TRY_FLAG([NB_SAN_CFLAGS], [-Wno-tsan])])
     AS_IF([test -n "$NB_SAN_CFLAGS"], [
         NB_SAN_CFLAGS="$NB_SAN_CFLAGS -fno-omit-frame-pointer"

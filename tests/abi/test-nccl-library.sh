@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# NCCL's own library looks up the tables that nibble-info says are used under it, nibble has them, and CollNet is in there. Of the
-# files in NB_NCCL_LIBRARIES (words), or of the package nvidia-nccl-* that NB_PYTHON (python3) finds. 77 where there is none.
+# Check that NCCL's own library looks up the tables that nibble-info lists for it, that nibble has these
+# tables, and that the library contains CollNet. The test reads the files in NB_NCCL_LIBRARIES (words), or
+# those of the package nvidia-nccl-* that NB_PYTHON (python3) finds. It exits with 77 without such a file.
 set -u
 export LC_ALL=C
 builddir=${NB_BUILDDIR:-.}
@@ -24,7 +25,7 @@ for d in list(s.submodule_search_locations or []) if s else []:
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 
-# newest STEM FILE: the highest version that it looks up
+# newest STEM FILE: print the highest version that the file looks up.
 newest()
 {
     sed -n "s/^$1_v\([0-9]*\)\$/\1/p" "$2" | sort -n | tail -n 1
@@ -43,7 +44,7 @@ for file in $files; do
         [ "$version" != 0 ] || continue
         grep -qx "${stem}_v$version" "$tmp/asked" || fail "$file does not look up ${stem}_v$version"
         grep -qx "${stem}_v$version" "$tmp/ours" || fail "the plugin has no ${stem}_v$version"
-        # What NCCL would take instead, if nibble had it.
+        # The table that NCCL would take instead, if nibble had it.
         latest=$(newest "$stem" "$tmp/asked")
         [ "$latest" = "$version" ] || echo "${stem}: v$version is used, $file would take v$latest first"
     done

@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The codecs for aarch64: cross-built and run under qemu-user. The tests of the codecs as they are, with emulated/check.h in
-# the place of Check, which is not there for another processor: golden vectors, and on random data the variants against the
-# reference. 77 when there is no cross compiler or no emulator. NB_CROSS_CFLAGS: instead of -O1, which is the quickest to compile.
+# Test the codecs for aarch64, cross-built and run under qemu-user. The codecs' tests are unchanged: golden
+# vectors, and on random data the variants against the reference. emulated/check.h replaces Check, which is
+# missing for another processor. Exit with 77 without a cross compiler or an emulator. NB_CROSS_CFLAGS
+# replaces -O1, which compiles fastest.
 set -u
 srcdir=${NB_SRCDIR:-${srcdir:-.}}
 cross=${NB_CROSS:-aarch64-linux-gnu-}
@@ -30,7 +31,7 @@ for source in "$srcdir"/plugin/codec/*.c "$srcdir"/tests/codec/reference_*.c; do
     objects="$objects $object"
 done
 
-# emulated PROGRAM TESTS [FLAG...]: these tests of it; all of them if the list is empty.
+# emulated PROGRAM TESTS [FLAG...]: run these tests of the program, all of them if the list is empty.
 failed=0
 emulated()
 {

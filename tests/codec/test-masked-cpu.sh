@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The tests of the codecs on lesser processors: without AVX-512, then without any vector instructions of x86-64's
-# extensions. First with the instructions hidden from the program (masked_cpu.c), which sanitizers can watch. Then two of
-# the programs, and the tests of other modules with vector code, on an emulated processor that stops at an instruction
-# that it lacks.
+# Run the codecs' tests on lesser processors: without AVX-512, then without all vector extensions of x86-64.
+# First masked_cpu.c hides the instructions from the program, which sanitizers can watch. Then two of the
+# programs, and the tests of other modules with vector code, run on an emulated processor that stops at a
+# missing instruction.
 set -u
 [ "$(uname -m)" = x86_64 ] || { echo "SKIP: x86-64 only"; exit 77; }
 [ -x tests/codec/test_mask ] || { echo "SKIP: built without Check"; exit 77; }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# gpu-check.sh itself, on any machine: its parts, skips with reasons, a part that fails, one that hangs, JSON that parses.
+# Test gpu-check.sh itself on any machine: its parts, skips with reasons, a part that fails, a part that
+# hangs, JSON that parses.
 set -u
 check=${NB_SRCDIR:-.}/tools/gpu-check/gpu-check.sh
 build=${NB_BUILDDIR:-.}
@@ -14,14 +15,14 @@ fail()
     failed=1
 }
 
-# A Python without PyTorch, as most machines have: with PyTorch its import would take the time of this test.
+# Use a Python without PyTorch, as most machines have: importing PyTorch would take too long for this test.
 unset PYTHONPATH
 python=$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null)
 mkdir -p "$tmp/bin"
 printf '#!/bin/sh\nexec %s -S -s "$@"\n' "${python:-python3}" >"$tmp/bin/python"
 chmod +x "$tmp/bin/python"
 
-# run STATUS OPTIONS...: gpu-check ends with STATUS; its output is in $tmp/log.
+# run STATUS OPTIONS...: require that gpu-check ends with STATUS. Its output is in $tmp/log.
 run()
 {
     want=$1
@@ -49,14 +50,15 @@ for visit in first second; do
     sh "$check" $visit --list | grep -qv " $visit " && fail "$visit --list names parts of the other visit"
 done
 
-# Every part without a GPU, over the model of the driver: each is read into rows. Few files, no folders.
+# Run every part without a GPU, over the model of the driver. gpu-check reads rows from each. Few files, no
+# folders.
 dry_runs()
 {
     for visit in first second; do
-        run 0 $visit --dry --scale 2000 # limits are a GPU's; a sanitizer takes longer
+        run 0 $visit --dry --scale 2000 # the limits are for a GPU, and a sanitizer takes longer
         for part in $(awk -v v=$visit '$4 == v { print $1 }' "$tmp/list"); do
             has table.md "^| $part | passed | "
-            # gpu_kernels says one thing, by its exit status.
+            # gpu_kernels has only its exit status.
             [ $part = kernels ] || has table.md "^| $part | [^|]* | [a-z]* | ..* |"
         done
         has table.md '^# gpu-check: none (a dry run'
@@ -66,7 +68,8 @@ dry_runs()
             has table.md 'encode bfloat16, 64 MiB | passed | [0-9.]* % of copying'
             has table.md 'encode, depth 48 | measured | [0-9.]* GB/s, [0-9.]* us each'
             has table.md 'experiments | passed | [0-9]* | launching: per batch'
-            # What another thread of the job does between two launches: the model's answer, through the experiment.
+            # The effect of another thread of the job between two launches: the model's answer, through the
+            # experiment.
             for call in 'a kernel is loaded' cuMemFree cuMemHostAlloc; do
                 has table.md "codec kernel behind NCCL's, $call between, default connections | measured | stops"
                 has table.md "codec kernel before NCCL's, $call between, default connections | measured | goes through"
@@ -77,7 +80,8 @@ dry_runs()
             has table.md 'abort, codecs on the GPU, device pointers, before, default connections | measured | ms'
             has ring.json pinned
         else
-            # Ranks are launched with their settings, and what they leave is judged; that they are stand-ins is said.
+            # gpu-check launches ranks with their settings and judges their files. It says that they are
+            # stand-ins.
             for part in nccl mps training; do
                 has table.md "^| $part | ranks | measured | stand-ins: no GPU"
             done
@@ -95,7 +99,7 @@ dry_runs()
         parses
         rm -rf "$tmp/out"
     done
-    # A rank that dies; and no time for any.
+    # A rank that dies, and a run without time for any rank.
     NB_DRY_DIES='2 processes, device pointers, default connections, coded'
     export NB_DRY_DIES
     run 1 second --dry --scale 2000 --parts nccl
@@ -108,7 +112,7 @@ dry_runs()
     rm -rf "$tmp/out"
 }
 
-# Each experiment tells an assumption of the model from its contrary.
+# Each experiment distinguishes an assumption of the model from its contrary.
 # says NAME ANSWER [VARIABLE=1]
 says()
 {
@@ -144,7 +148,8 @@ if [ $? != 77 ]; then
     assumptions
 fi
 
-# Without a GPU every part is skipped, each with its reason. On a machine with one that is gpu-check's own matter.
+# Without a GPU gpu-check skips every part, each with its reason. On a machine with a GPU its own run tests
+# that.
 if ! nvidia-smi -L >/dev/null 2>&1; then
     run 77
     for part in experiments kernels sanitizer speed ring hazards nccl mps training; do
@@ -154,7 +159,8 @@ if ! nvidia-smi -L >/dev/null 2>&1; then
     parses
 fi
 
-# A part that fails, one that hangs with a child that hangs, one that passes, one whose exit status hides a failed check.
+# A part that fails, a part that hangs with a hanging child, a part that passes, a part whose exit status
+# hides a failed check.
 begun=$(date +%s)
 run 1 --parts none \
     --with 'good:300:echo "result passed one: 1 \"and\" a back\\slash: fine"; echo "result measured two: 3	GB/s"' \
@@ -175,7 +181,8 @@ has table.md '^| hung | .* it said last: before'
 has logs.txt '^==== bad.log'
 parses
 
-# Killed while a part runs: what was measured is there, and what was not reached is named with why.
+# Kill gpu-check while a part runs: its results so far are there, and it names each part that it did not
+# reach, with the reason.
 rm -rf "$tmp/out"
 sh "$check" --build "$build" --out "$tmp/out" --python "$tmp/bin/python" --parts none --with 'one:300:echo "result measured a: 1"' \
     --with 'two:300:echo $PPID >"'"$tmp"'/timeout"; echo "result measured b: 2"; exec sleep 900' --with 'three:300:true' >"$tmp/log" 2>&1 &
@@ -196,11 +203,12 @@ has table.md '^| two | b | measured | 2'
 has results.json '"part": "three", "status": "not reached"'
 parses
 
-# Nothing but good: 0.
+# All parts pass: 0.
 run 0 --parts none --with 'good:300:echo "result passed one: yes"'
 has results.json '"part": "good", "status": "passed"'
 
-# The Python of the last two parts: it parses, and reads the plugin's summaries; groups of processes end at their limit.
+# The Python of the last two parts parses, reads the plugin's summaries, and ends groups of processes at their
+# limit.
 if [ -n "$python" ]; then
     "$python" - "$(dirname "$check")" "$tmp" <<'END' || fail "the Python of gpu-check"
 import glob, os, sys, time

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Instructions a value of the GPU kernels, counted from their machine code, against the budget.
+# Compare the GPU kernels' instructions a value, counted from their machine code, with the budget.
 set -eu
 root=${NB_SRCDIR:-.}
 build=${NB_BUILDDIR:-.}

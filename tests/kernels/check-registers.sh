@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What the compiler says about the kernel: for every generation no spills, no stack, and registers that let
-# NB_GPU_BLOCKS_PER_SM blocks of NB_GPU_THREADS threads share a multiprocessor's 65536.
+# Check the compiler's report about the kernel: for every generation it must show no spills, no stack, and
+# registers that let NB_GPU_BLOCKS_PER_SM blocks of NB_GPU_THREADS threads share a multiprocessor's 65536.
 set -eu
 report=${NB_BUILDDIR:-.}/kernels/nibble.report
 header=${NB_SRCDIR:-.}/kernels/kernels.h

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who calls, in processes of PyTorch: DDP and HSDP over gloo, whose all-reduces the preloaded torch_gloo.c tells the plugin's profiler
-of, as NCCL would. tests/policy/torch-caller.sh runs it."""
+"""Find the caller in processes of PyTorch: DDP and HSDP over gloo. The preloaded torch_gloo.c reports their all-reduces to
+the plugin's profiler, as NCCL would. tests/policy/torch-caller.sh runs this file."""
 import ctypes
 import os
 import sys
@@ -16,14 +16,14 @@ NAMES = "unknown", "bucket", "hook", "backward", "outside"
 
 
 def callers():
-    """Of the all-reduces since this was last asked."""
+    """Return the callers of the all-reduces since the last call."""
     room = (ctypes.c_int * 4096)()
     library = ctypes.CDLL(os.environ["NB_TORCH_GLOO"])
     return [room[i] for i in range(library.torch_gloo_callers(room, len(room)))]
 
 
 def check(found, expected, what):
-    """All of `found` are `expected`, and there is one."""
+    """Require that `found` is not empty and all of it is `expected`."""
     if not found or set(found) != set(expected):
         raise SystemExit(f"FAIL: {what}: {[NAMES[f] for f in found]}, not {[NAMES[e] for e in expected]}")
     if dist.get_rank() == 0:
@@ -40,7 +40,7 @@ def backward(m):
 
 
 def steps(m, what, first, second=None):
-    """Two of them: DDP makes its buckets anew after the first."""
+    """Run two steps: DDP makes its buckets anew after the first."""
     for expected in (first, second or first):
         callers()
         backward(m)
@@ -113,7 +113,7 @@ def main_of(rank, file, run, ranks):
 def main():
     for run, ranks in ((run_ddp, 2), (run_others, 2), (run_hsdp, 4)):
         with tempfile.TemporaryDirectory() as folder:
-            # Forked, since PyTorch takes seconds to begin; this process has computed nothing.
+            # Fork, because PyTorch takes seconds to begin. This process has not computed yet.
             mp.start_processes(main_of, (os.path.join(folder, "meet"), run, ranks), nprocs=ranks, start_method="fork")
 
 

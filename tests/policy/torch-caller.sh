@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Who calls, in real processes of PyTorch over gloo. NB_PYTHON is the interpreter.
+# Find the caller in real processes of PyTorch over gloo. NB_PYTHON is the interpreter.
 set -u
 srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/../..}" && pwd)
 python=${NB_PYTHON:-python3}

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble-train as a whole: short runs through the plugin, the same bits every time and through shared memory,
-# refusals, and mistakes made on purpose, which must be found.
+# Test nibble-train as a whole: short runs through the plugin, the same bits every time and through shared
+# memory, refusals, and deliberate mistakes, which it must find.
 set -eu
 
 train=${NB_BUILDDIR:-.}/tools/nibble-train
@@ -16,7 +16,8 @@ fail()
     exit 1
 }
 
-# run STATUS NAME ARGUMENTS...: the trainer ends with STATUS; its output is in log, its files in NAME.
+# run STATUS NAME ARGUMENTS...: require that the trainer ends with STATUS. Its output is in log, its files in
+# NAME.
 run()
 {
     want=$1
@@ -32,10 +33,11 @@ says()
     grep -q -e "$1" "$dir/log" || fail "$name does not say: $1"
 }
 
-# Text of our own where the machine has no licenses: the sources will do.
+# Use the sources as text where the machine has no licenses.
 [ -d /usr/share/common-licenses ] || set -- --text "${NB_SRCDIR:-.}/plugin"
 
-# With sanitizers less text and fewer steps, too few for the plugin to recognise a gradient: it is told.
+# With sanitizers use less text and fewer steps. These are too few for the plugin to recognize a gradient, so
+# a setting tells it.
 quick="--quick"
 if [ -n "${NB_SANITIZE-}" ]; then
     set -- --context 32 --batch 1 "$@"
