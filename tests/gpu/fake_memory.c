@@ -8,7 +8,7 @@
 #include "fake_calls.h"
 #include "fake_stream.h"
 
-static size_t created; /* bytes of GPU memory; under fake_lock */
+static size_t created; /* bytes of GPU memory, under fake_lock */
 
 void fake_forget_memory(void)
 {
