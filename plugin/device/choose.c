@@ -27,9 +27,8 @@ int nb_device_choose(struct nb_context *ctx, const struct nb_device_wish *wish, 
     if (setting == NB_DEVICE_HOST || (setting == NB_DEVICE_AUTO && !claimed)) {
         if (setting == NB_DEVICE_AUTO && wish->gpu >= 0)
             NB_INFO(NCCL_INIT,
-                    "device: NCCL was not told that GPU memory is welcome, so it hands over host memory and "
-                    "codecs "
-                    "run on the CPU (NIBBLE_DEVICE=cuda: on GPU %d)",
+                    "device: nibble has not offered to take GPU memory, so NCCL hands over host memory and "
+                    "codecs run on the CPU (NIBBLE_DEVICE=cuda: on GPU %d)",
                     wish->gpu);
         *dev = host_device(ctx);
         return 0;

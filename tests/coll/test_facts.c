@@ -44,7 +44,7 @@ __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level
     va_end(ap);
     warnings += level == NCCL_LOG_WARN;
     declined += strstr(text, ": not compressed, NCCL uses its own algorithms: ") &&
-                strstr(text, "nothing to gain on links of 400 Gbit/s with codec ");
+                strstr(text, "no gain on links of 400 Gbit/s with codec ");
     if (!strstr(text, ": auto"))
         return;
     lines++;

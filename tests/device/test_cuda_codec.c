@@ -193,7 +193,7 @@ static void test_foreign_memory(void)
     dev = open_device(COMM);
     wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 4096);
     CHECK(encode(dev, NULL, NB_CODEC_INT4, here, 64, NULL, wire, 4096, NULL) == -EFAULT);
-    CHECK(strstr(last_warning, "neither GPU memory nor pinned") && dev->ops->failed(dev) == -EFAULT);
+    CHECK(strstr(last_warning, "outside GPU memory and pinned memory") && dev->ops->failed(dev) == -EFAULT);
     dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
     close_device(dev);
     CHECK(fake_alive() == 0);

@@ -189,7 +189,7 @@ static void test_watchdog(int stuck)
     while ((ret = dev->ops->poll(dev, &w)) == -EINPROGRESS)
         usleep(1000);
     CHECK(ret == -ECANCELED && dev->ops->failed(dev) == -ETIMEDOUT);
-    CHECK(strstr(last_warning, stuck ? "does not get on" : "has not begun") &&
+    CHECK(strstr(last_warning, stuck ? "makes no progress" : "has not begun") &&
           strstr(last_warning, "NIBBLE_GPU_TIMEOUT"));
     CHECK(dev->ops->copy(dev, NULL, wire + 2048, wire, 100) == -ETIMEDOUT);
     fake.never = 0; /* the late kernel does not touch memory */

@@ -72,10 +72,8 @@ static int nothing_to_gain(void)
     static const char *const fast_grid[] = {"NIBBLE_LINK_MBPS=400000", "NIBBLE_HOST_THREADS=0",
                                             "NIBBLE_SCHEDULE=two-level", "NIBBLE_REQUIRE=collnet", NULL};
 
-    return sx_job("fast links", NODES, excluded_node, (void *)"nothing to gain on links of 400 Gbit/s",
-                  fast) ||
-           sx_job("fast links, grid", 4, excluded_node, (void *)"nothing to gain on links of 400 Gbit/s",
-                  fast_grid);
+    return sx_job("fast links", NODES, excluded_node, (void *)"no gain on links of 400 Gbit/s", fast) ||
+           sx_job("fast links, grid", 4, excluded_node, (void *)"no gain on links of 400 Gbit/s", fast_grid);
 }
 
 static int connected_node(struct hx_node *node, void *arg)

@@ -211,16 +211,16 @@ START_TEST(declines)
     }
     p = *nb_params_defaults();
     ck_assert(nb_policy_declines(&p, &fast, why, sizeof(why)));
-    ck_assert_str_eq(why, "nothing to gain on links of 400 Gbit/s with codec avx512, 6 codec threads; "
-                          "NIBBLE_RS=int4 connects it all the same");
+    ck_assert_str_eq(why, "no gain on links of 400 Gbit/s with codec avx512, 6 codec threads "
+                          "(NIBBLE_RS=int4 connects it all the same)");
     p.rs = NB_SUM_RAW;
-    ck_assert(nb_policy_declines(&p, &fast, why, sizeof(why)) && strstr(why, "; NIBBLE_AR=int4 connects"));
+    ck_assert(nb_policy_declines(&p, &fast, why, sizeof(why)) && strstr(why, "(NIBBLE_AR=int4 connects"));
     p.ar = NB_SUM_RAW;
-    ck_assert(nb_policy_declines(&p, &fast, why, sizeof(why)) && strstr(why, "; NIBBLE_AG=exact connects"));
+    ck_assert(nb_policy_declines(&p, &fast, why, sizeof(why)) && strstr(why, "(NIBBLE_AG=exact connects"));
     p = *nb_params_defaults();
     ck_assert(nb_policy_declines(&p, &alone, why, sizeof(why)));
-    ck_assert_str_eq(why, "nothing to gain on links of 50 Gbit/s with codec avx512; NIBBLE_HOST_THREADS=2 "
-                          "would change that");
+    ck_assert_str_eq(why, "no gain on links of 50 Gbit/s with codec avx512 (NIBBLE_HOST_THREADS=2 "
+                          "would change that)");
     p.shadow = 1;
     ck_assert(!nb_policy_declines(&p, &fast, why, sizeof(why)));
     p.shadow = 0;
@@ -268,7 +268,7 @@ START_TEST(words)
     nb_reckon_text(&r, NB_FUNC_ALL_REDUCE, text, sizeof(text));
     ck_assert_str_eq(
         text,
-        "BF16 and FP16 raw: this link is faster than the codec; NIBBLE_HOST_THREADS=6 would change that, "
+        "BF16 and FP16 raw: this link is faster than the codec (NIBBLE_HOST_THREADS=6 would change that), "
         "FP32 coded at every size: about 2.0 times as fast as raw");
 }
 END_TEST

@@ -522,7 +522,7 @@ static int named(void)
     static const char *const shadow[] = {"NIBBLE_SHADOW=1", NULL};
 
     return sx_job("named", 3, named_node,
-                  (void *)"nothing to gain: its name says tensor "
+                  (void *)"no gain: its name says tensor "
                           "parallel, and no rule of NIBBLE_COMMS includes it",
                   none) ||
            sx_job("named by a rule", 3, named_node, NULL, rule) ||

@@ -34,7 +34,7 @@ NIBBLE_CREDITS=7 say 'NIBBLE_CREDITS  value=7  default=48'
 NIBBLE_TUNER=0 NIBBLE_TUNER_CHUNK_BYTES=65536 say 'no_effect=NIBBLE_TUNER=0'
 NIBBLE_HOME=/x say 'NIBBLE_HOME is not a setting'
 say '^  8  connects=yes'
-NIBBLE_LINK_MBPS=400000 say '^  8  connects=no  why=nothing to gain on links of 400 Gbit/s with codec'
+NIBBLE_LINK_MBPS=400000 say '^  8  connects=no  why=no gain on links of 400 Gbit/s with codec'
 NIBBLE_LINK_MBPS=400000 NIBBLE_RS=int4 say '^  8  connects=yes'
 say 'NIBBLE_RS  value=auto  compared_by_nodes=yes  meaning=' --all
 

@@ -180,10 +180,10 @@ static void announce(const struct nb_gpu *g)
 
     NB_INFO(
         NCCL_INIT | NCCL_NET,
-        "cuda: GPU %d (%s): codecs run on it, at most %u blocks on %d multiprocessors; memory %s, %zu MiB to "
-        "begin with",
+        "cuda: GPU %d (%s): codecs run on it, at most %u blocks on %d multiprocessors, memory %s, %zu MiB at "
+        "first",
         g->cuda.ordinal, g->name, l->blocks, g->multiprocessors,
-        g->arena.virtual_memory ? "grows as it is needed" : "cannot grow (no virtual memory management)",
+        g->arena.virtual_memory ? "grows on demand" : "cannot grow (no virtual memory management)",
         g->arena.mapped >> 20);
     if (l->how == NB_LAUNCH_RESIDENT)
         NB_INFO(
@@ -192,10 +192,10 @@ static void announce(const struct nb_gpu *g)
             l->first ? ", before it" : "",
             loads_eagerly() ? ""
             : !l->first
-                ? "; set CUDA_MODULE_LOADING=EAGER if several threads launch kernels: one that loads a "
-                  "kernel between NCCL's launch and this one holds both up"
-                : "; set CUDA_MODULE_LOADING=EAGER if several threads launch kernels: one that loads some in "
-                  "a row, or after a graph was captured, may hold both up");
+                ? ". Set CUDA_MODULE_LOADING=EAGER if several threads launch kernels: a thread that loads a "
+                  "kernel between NCCL's launch and this one holds up both"
+                : ". Set CUDA_MODULE_LOADING=EAGER if several threads launch kernels: a thread that loads "
+                  "several in a row, or one after a graph was captured, may hold up both");
     else
         NB_INFO(NCCL_INIT | NCCL_NET,
                 "cuda: the kernel is launched for each batch of work, on a stream of its own: %s",
@@ -300,13 +300,13 @@ void nb_gpu_put(struct nb_gpu *g)
             g->arena.peak >> 20, g->arena.mapped >> 20, (unsigned long long)g->arena.grown,
             (unsigned long long)g->arena.refused);
     if (!come_to_rest(g)) {
-        NB_WARN("cuda: GPU %d: a codec kernel does not end, its memory is left as it is: %llu launched, %llu "
-                "begun, %llu ended, "
-                "%llu told to end",
-                g->cuda.ordinal, (unsigned long long)atomic_load(&g->launches.launched),
-                (unsigned long long)__atomic_load_n(&g->ring.host->ring.started, __ATOMIC_ACQUIRE),
-                (unsigned long long)__atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE),
-                (unsigned long long)g->launches.told);
+        NB_WARN(
+            "cuda: GPU %d: a codec kernel does not end, so its memory stays allocated: %llu launched, %llu "
+            "begun, %llu ended, %llu told to end",
+            g->cuda.ordinal, (unsigned long long)atomic_load(&g->launches.launched),
+            (unsigned long long)__atomic_load_n(&g->ring.host->ring.started, __ATOMIC_ACQUIRE),
+            (unsigned long long)__atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE),
+            (unsigned long long)g->launches.told);
         return;
     }
     take_down(g);

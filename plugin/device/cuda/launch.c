@@ -295,9 +295,8 @@ static int settle_before_capture(struct nb_launches *l)
 
     while (__atomic_load_n(&l->ring->host->ring.ended, __ATOMIC_ACQUIRE) < atomic_load(&l->launched)) {
         if (nb_clock_ns(&l->ctx->clock) > limit) {
-            NB_WARN("cuda: GPU %d: a graph is captured while an operation is under way: codec kernels of "
-                    "both could run "
-                    "at once, so the graph's have none of their own",
+            NB_WARN("cuda: GPU %d: a graph is captured while an operation is under way. Codec kernels of "
+                    "both could run at once, so the graph gets no codec kernels",
                     l->cuda->ordinal);
             return -EBUSY;
         }
@@ -495,8 +494,8 @@ static int catch_up(struct nb_launches *l, struct nb_beside *b)
     if (atomic_fetch_add(&l->stalls, 1) == STALLS - 1)
         NB_INFO(
             NCCL_NET,
-            "cuda: GPU %d: %u launches of NCCL's in a row waited until nothing of ours ran: from now on ours "
-            "are launched behind them",
+            "cuda: GPU %d: %u launches of NCCL's in a row waited for the end of nibble's kernels, which from "
+            "now on are launched behind NCCL's",
             l->cuda->ordinal, STALLS);
     nb_cuda_thread_ask(l->thread, NB_CUDA_THREAD_LAUNCH);
     return 1;

@@ -152,7 +152,7 @@ int nb_cuda_dev_check_reach(struct nb_cuda_device *d, const void *p)
 {
     if (!p || reach_of(d, p) != NB_REACH_NONE)
         return 0;
-    NB_WARN("cuda: memory at %p is neither GPU memory nor pinned, so GPU %d cannot reach it: was it not "
+    NB_WARN("cuda: memory at %p is outside GPU memory and pinned memory, so GPU %d cannot reach it. Is it "
             "registered?",
             p, d->gpu->cuda.ordinal);
     atomic_store(&d->gpu->ring.failed, -EFAULT);

@@ -28,22 +28,22 @@ int nb_launch_choose(struct nb_context *ctx, int gpu, enum nb_launching *how, ch
                             atomic_load(&ctx->gpus->reporting[gpu]) > 0); /* -1: too early to know */
 
     if (blocking && *blocking && strcmp(blocking, "0") != 0) {
-        snprintf(
-            why, cap,
-            "CUDA_LAUNCH_BLOCKING is set: a kernel beside NCCL's would be waited for before NCCL's begins");
+        snprintf(why, cap,
+                 "CUDA_LAUNCH_BLOCKING is set: NCCL's kernel would begin only after the end of a kernel "
+                 "beside it");
         return -ENOTSUP;
     }
     if (queues && atoi(queues) > 0 && atoi(queues) < QUEUES) {
         snprintf(why, cap,
-                 "CUDA_DEVICE_MAX_CONNECTIONS=%s leaves fewer than %d hardware queues: what has to wait for "
-                 "NCCL's kernel "
-                 "there would hold up the job's kernels, and what NCCL's kernel needs could wait for it",
+                 "CUDA_DEVICE_MAX_CONNECTIONS=%s leaves fewer than %d hardware queues: work that waits for "
+                 "NCCL's kernel would hold up the job's kernels, and work that NCCL's kernel needs could "
+                 "wait for it",
                  queues, QUEUES);
         return -ENOTSUP;
     }
     if ((wish == NB_GPU_LAUNCH_RESIDENT || wish == NB_GPU_LAUNCH_BEFORE) && !tells) {
         snprintf(why, cap,
-                 "NIBBLE_GPU_LAUNCH=%s, but NCCL tells no KernelLaunch events (before 2.28, or another "
+                 "NIBBLE_GPU_LAUNCH=%s, but NCCL reports no KernelLaunch events (before 2.28, or another "
                  "profiler)",
                  nb_gpu_launch_words[wish]);
         return -ENOTSUP;

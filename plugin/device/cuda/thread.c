@@ -57,7 +57,7 @@ int nb_cuda_thread_start(struct nb_cuda_thread *c, void (*work)(void *arg, unsig
     err = pthread_create(&c->thread, NULL, thread_main, c);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (err) {
-        NB_WARN("cuda: cannot start a thread for calls of the driver: %s", strerror(err));
+        NB_WARN("cuda: cannot start a thread that calls the driver: %s", strerror(err));
         pthread_cond_destroy(&c->asked);
         pthread_mutex_destroy(&c->lock);
         return -err;

@@ -267,17 +267,16 @@ static void watch(struct nb_launches *l, int64_t since, uint64_t started, uint64
 
     if (l->now - since < limit)
         return;
-    NB_WARN(
-        "cuda: GPU %d: no work was finished for %lld s (NIBBLE_GPU_TIMEOUT): %s; %llu kernels launched and "
-        "not captured, "
-        "%llu begun, %llu ended, %llu told to end, descriptor %llu of %llu (operation %u) is waited for",
-        l->cuda->ordinal, (long long)l->ctx->params->gpu_timeout,
-        started == ended ? "the codec kernel has not begun: the GPU is full, or its stream waits for "
-                           "something that waits for us"
-                         : "the codec kernel runs, but does not get on",
-        (unsigned long long)atomic_load(&l->launched), (unsigned long long)started, (unsigned long long)ended,
-        (unsigned long long)l->told, (unsigned long long)r->oldest, (unsigned long long)r->published,
-        r->host->ring.desc[r->oldest % NB_GPU_RING].op);
+    NB_WARN("cuda: GPU %d: no work was finished for %lld s (NIBBLE_GPU_TIMEOUT): %s. %llu kernels launched "
+            "outside captures, %llu begun, %llu ended, %llu told to end, first unfinished descriptor %llu of "
+            "%llu (operation %u)",
+            l->cuda->ordinal, (long long)l->ctx->params->gpu_timeout,
+            started == ended ? "the codec kernel has not begun: the GPU is full, or its stream waits for "
+                               "work that waits for nibble"
+                             : "the codec kernel runs, but makes no progress",
+            (unsigned long long)atomic_load(&l->launched), (unsigned long long)started,
+            (unsigned long long)ended, (unsigned long long)l->told, (unsigned long long)r->oldest,
+            (unsigned long long)r->published, r->host->ring.desc[r->oldest % NB_GPU_RING].op);
     nb_ring_fail(l->ring, -ETIMEDOUT);
 }
 

@@ -25,8 +25,7 @@ bool nb_policy_excludes(const struct nb_params *p, const struct nb_comm_rules *r
     else if (!nb_comm_rules_ask(rules, info))
         snprintf(why, cap, "NIBBLE_COMMS excludes it (%s)", traits);
     else if (parallel && !connects_always(p) && !nb_comm_rules_include(rules, info))
-        snprintf(why, cap,
-                 "nothing to gain: its name says %s parallel, and no rule of NIBBLE_COMMS includes it (%s)",
+        snprintf(why, cap, "no gain: its name says %s parallel, and no rule of NIBBLE_COMMS includes it (%s)",
                  parallel, traits);
     else
         return false;
@@ -76,6 +75,6 @@ bool nb_policy_declines(const struct nb_params *p, const struct nb_reckoning *r,
         snprintf(remedy, sizeof(remedy), "NIBBLE_HOST_THREADS=%u would change that", workers);
     else
         snprintf(remedy, sizeof(remedy), "%s connects it all the same", setting);
-    snprintf(why, cap, "nothing to gain on %s; %s", facts, remedy);
+    snprintf(why, cap, "no gain on %s (%s)", facts, remedy);
     return true;
 }

@@ -329,7 +329,7 @@ static void one_text(const struct nb_reckoned *r, char *out, size_t cap)
 
     if (r->from == NB_RECKON_NEVER && r->workers)
         snprintf(out, cap,
-                 "raw: this link is faster than the codec; NIBBLE_HOST_THREADS=%u would change that",
+                 "raw: this link is faster than the codec (NIBBLE_HOST_THREADS=%u would change that)",
                  r->workers);
     else if (r->from == NB_RECKON_NEVER)
         snprintf(out, cap, "raw: this link is faster than the codec");
@@ -407,17 +407,17 @@ void nb_reckon_seen_text(const struct nb_reckoning *r, enum nb_func func, const 
         snprintf(out, cap, "came true: coded about %.1f times as fast as raw, reckoned %.1f", gain,
                  r->of[func][0].times);
     else if (coded)
-        snprintf(out, cap, "did not come true: raw would be about %.1f times as fast%s; %s=raw pins that",
+        snprintf(out, cap, "did not come true: raw would be about %.1f times as fast%s, and %s=raw pins that",
                  1 / gain, seen->share >= LIMIT_SHARE ? ", since codecs are the limit" : "", setting);
     else if (gain < PROMISE)
         snprintf(out, cap, "came true: raw, coded would be %.1f times as fast", gain);
     else if (slow_link(r, seen))
         snprintf(out, cap,
-                 "did not come true: coded would be about %.1f times as fast on a link of %.3g Gbit/s, which "
-                 "is what it "
-                 "carried; NIBBLE_LINK_MBPS=%.0f or %s=int4 pins that",
+                 "did not come true: coded would be about %.1f times as fast on a link of %.3g Gbit/s, the "
+                 "rate that it carried, and NIBBLE_LINK_MBPS=%.0f or %s=int4 pins that",
                  gain, 8e-9 * seen->link, 8e-6 * seen->link, setting);
     else
-        snprintf(out, cap, "did not come true: coded would be about %.1f times as fast; %s=int4 pins that",
-                 gain, setting);
+        snprintf(out, cap,
+                 "did not come true: coded would be about %.1f times as fast, and %s=int4 pins that", gain,
+                 setting);
 }

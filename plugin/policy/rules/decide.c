@@ -137,11 +137,11 @@ static const struct rule {
                      "its communicator is excluded by NIBBLE_COMMS"},
     [NB_RAW_SWITCHED] = {"switched_off", NB_STAGE_VALUES, is_switched_off,
                          "compression was switched off while the job ran"},
-    [NB_RAW_YOUNG] = {"young", NB_STAGE_VALUES, is_young, "too few calls seen to tell what it is"},
+    [NB_RAW_YOUNG] = {"young", NB_STAGE_VALUES, is_young, "too few calls seen to classify it"},
     [NB_RAW_CLASS] = {"no_gradient", NB_STAGE_VALUES, no_gradient, "not recognised as a gradient"},
     [NB_RAW_WARMUP] = {"warmup", NB_STAGE_VALUES, warms_up,
                        "a gradient in the first steps (NIBBLE_WARMUP_STEPS)"},
-    [NB_RAW_SHADOW] = {"shadow", NB_STAGE_SEGMENT, only_looks_on, "shadow mode passes sums on as they are"},
+    [NB_RAW_SHADOW] = {"shadow", NB_STAGE_SEGMENT, only_looks_on, "shadow mode passes sums on raw"},
     [NB_RAW_UNSURE] = {"unsure", NB_STAGE_SEGMENT, may_be_padding, "it may hold more than values"},
     [NB_RAW_SHORT] = {"short", NB_STAGE_SEGMENT, too_short, "too few values for a header"},
 };
