@@ -14,9 +14,9 @@
 
 /* ---- threads.c: the device with codec threads ---------------------------------------------------------- */
 
-/* Create a communicator's instance, which uses ctx until its table's `close`. Return NULL when setting or default
- * give it no workers, or none could be started (after a log line). Then the host's own device does all the
- * work. On NCCL's thread, at connect. */
+/* Create a communicator's instance, which uses ctx until its table's `close`. Return NULL when setting or
+ * default give it no workers, or none could be started (after a log line). Then the host's own device does
+ * all the work. On NCCL's thread, at connect. */
 struct nb_device *nb_host_threads_open(struct nb_context *ctx);
 
 /* ---- cores.c: processors and the share of this process ------------------------------------------------- */
