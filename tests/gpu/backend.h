@@ -12,7 +12,7 @@
 
 #include "kernels/kernels.h"
 
-/* Open the backend. Return 0, or print a line that says what is missing and return 77. */
+/* Open the backend. Return 0, or print a line that names the missing part and return 77. */
 int backend_open(void);
 void backend_close(void);
 const char *backend_name(void);

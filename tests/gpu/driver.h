@@ -15,7 +15,7 @@
  * another name (model_speed.c). */
 int main(int argc, char **argv);
 
-/* Open the driver, the first device and the kernel. Return 0, or print a line that says what is missing and
+/* Open the driver, the first device and the kernel. Return 0, or print a line that names the missing part and
  * return 77. */
 int driver_open(void);
 void driver_close(void);

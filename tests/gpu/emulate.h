@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Blocks of threads on a CPU, for testing the kernels without a GPU. Threads are fibers that take turns
- * within one thread of the operating system. They switch only where a GPU's threads would meet or wait.
- * Blocks take turns too (nb_emulate_run), or each block has a thread of the operating system
- * (nb_emulate_block).
+ * within one thread of the operating system. They switch only where a GPU's threads would meet or wait. With
+ * nb_emulate_run blocks take turns too, with nb_emulate_block each block has a thread of the operating
+ * system.
  */
 #ifndef NIBBLE_TESTS_GPU_EMULATE_H
 #define NIBBLE_TESTS_GPU_EMULATE_H

@@ -32,9 +32,9 @@ extern struct fake_settings fake;
 
 /* Make call number `nth` from now, counted from 1, fail with `code`. 0 lets all calls succeed. */
 void fake_fail(long nth, nb_cu_result code);
-/* Forbid this thread to call the driver (1), or allow it again (0). Such a thread serves the things that
- * kernels wait for (an engine, a proxy), and a call could wait for these kernels. A forbidden call ends the
- * program with the call's name. */
+/* Forbid this thread to call the driver with 1, or allow it again with 0. Such a thread serves the things
+ * that kernels wait for, as an engine or a proxy does, and a call could wait for these kernels. A forbidden
+ * call ends the program with the call's name. */
 void fake_serves(int yes);
 /* Return the calls since the last fake_fail, and the name of the call that failed. NULL: all succeeded. */
 long fake_calls(void);

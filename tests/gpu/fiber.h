@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fibers: functions with a stack each that take turns within one thread of the operating system, for the
- * emulated GPU's threads (emulate.c) and the model's host threads (model_host.c). A fiber belongs to the
- * thread that runs it first. No call takes a lock or wakes another thread.
+ * Fibers: functions with a stack each that take turns within one thread of the operating system. The emulated
+ * GPU's threads are fibers (emulate.c), and so are the model's host threads (model_host.c). A fiber belongs
+ * to the thread that runs it first. No call takes a lock or wakes another thread.
  */
 #ifndef NIBBLE_TESTS_GPU_FIBER_H
 #define NIBBLE_TESTS_GPU_FIBER_H

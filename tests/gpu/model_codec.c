@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The codec kernel as the model sees it: the GPU's side of the ring (kernels/kernels.h), and its time. The
+ * The codec kernel as the model sees it: the GPU's side of the ring of kernels/kernels.h, and its time. The
  * model does not touch values. Its first block takes over all published descriptors in a round, or at most
  * `model_carries`.
  *

@@ -9,7 +9,7 @@
 /* Virtual time of a look at the clock, by default 0. Programs that wait without sleeping need some. */
 extern int64_t model_look_ns;
 
-/* Run a program. Return its status, or 1 after a line that says what waits for what. Link with
+/* Run a program. Return its status, or 1 after a line with the circle of waits. Link with
  * --wrap=clock_gettime besides the model's options. */
 int model_program(const struct model_settings *settings, int (*program)(int, char **), int argc, char **argv);
 

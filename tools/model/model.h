@@ -18,7 +18,7 @@ struct nm_result {
     double seconds;
     double ideal;     /* time of the bytes that must pass the busiest link */
     double in_flight; /* bytes that NCCL keeps in flight, at most the operation's */
-    double latency;   /* latency of one call when nothing else is under way */
+    double latency;   /* latency of one call on an idle link */
     double cpu;       /* processors busy on a node, on average */
 };
 

@@ -260,7 +260,7 @@ START_TEST(grid_bytes)
         op.schedule = NB_COST_TWO_LEVEL;
         op.chunk = 524288;
         op.credits = 1000;
-        /* Add the time in which the block's owner sends nothing. */
+        /* Add the time in which the block's owner does not send. */
         near(seconds(&f, &op), block * (h * (k - 1) + 2 * (h - 1) + k / (k - 1)), 0.1);
         op.func = NB_FUNC_ALL_GATHER;
         /* The owner's row sends more than other rows, and rows do so one after the other (nibble-scale: 1.03

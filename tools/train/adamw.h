@@ -19,8 +19,8 @@ struct nbt_moments {
     float *m, *v;
 };
 
-/* Return the learning rate of `step` (from 0): a linear warm-up over `warmup` steps to `peak`, then a cosine
- * down to a tenth of it at `steps`. */
+/* Return the learning rate of `step`, which counts from 0: a linear warm-up over `warmup` steps to `peak`,
+ * then a cosine down to a tenth of it at `steps`. */
 float nbt_learning_rate(size_t step, size_t steps, size_t warmup, float peak);
 
 /* Return the factor that clips a gradient with this sum of squares to norm 1, or 1 for a shorter gradient. */

@@ -165,7 +165,7 @@ static int number_after(const char *at, const char *end, const char *key, uint64
     return 0;
 }
 
-/* Read parts of the plugin's log at its close (plugin/coll/comm.c):
+/* Read parts of the plugin's log at its close (plugin/coll/report/summary.c):
  *   summary ...: reduce_scatter ops=N coded=N ... wire=N ... all_gather ops=N ... wire=N ...
  *   summary ...: feedback ops=N ... */
 static void plugin_traffic_from_log(const char *log, struct nbt_traffic *t)

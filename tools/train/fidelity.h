@@ -13,8 +13,8 @@
 
 #include "model.h"
 
-/* The model's classes, and apart from them the rows (of token embedding and head) of bytes that are absent
- * from most batches. Their gradient is zero or nearly so in most steps, and Adam turns its rest into steps of
+/* The model's classes. Rows of token embedding and head that belong to bytes absent from most batches are
+ * apart from them. Their gradient is zero or nearly so in most steps, and Adam turns its rest into steps of
  * full size, with every codec and without one. */
 enum { NBT_RARE_EMBED = NBT_CLASSES, NBT_RARE_HEAD, NBT_FID_CLASSES };
 const char *nbt_fid_class_name(int c);

@@ -2,9 +2,10 @@
 /*
  * A training run: its settings, the memory that its nodes share beside the network, and its results.
  *
- * The launcher (main.c) maps a board, forks the nodes through the proxy harness and reads the board
- * afterwards. The board is the control plane: loss and norms travel over it, and the nodes compute from it
- * every quantity that judges the network (the exact sum of the gradients, the weights that must arrive).
+ * The launcher in main.c maps a board, forks the nodes through the proxy harness and reads the board
+ * afterwards. The board is the control plane: loss and norms travel over it. The nodes compute from it every
+ * quantity that judges the network, which are the exact sum of the gradients and the weights that must
+ * arrive.
  */
 #ifndef NIBBLE_TRAIN_JOB_H
 #define NIBBLE_TRAIN_JOB_H

@@ -2,9 +2,9 @@
 /*
  * FP32 building blocks of the model, with one table of functions for each instruction set.
  *
- * All matrices are row-major with a leading dimension (distance between rows, in floats). Every function runs
- * on the calling thread and adds in an order that depends on the shapes and the instruction set only, so one
- * machine gives the same bits in every run. Inputs and outputs must not overlap, except where a function
+ * All matrices are row-major with a leading dimension, the distance between rows in floats. Every function
+ * runs on the calling thread and adds in an order that depends on the shapes and the instruction set only, so
+ * one machine gives the same bits in every run. Inputs and outputs must not overlap, except where a function
  * allows it.
  */
 #ifndef NIBBLE_TRAIN_KERNELS_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Bodies of the building blocks, written with the compiler's vector types. kernels.c includes this file once
- * for each instruction set, with VL (floats a vector), MR (rows of a micro tile), FN(name) (name mangling)
- * and TARGET (function attribute). It therefore has no include guard.
+ * for each instruction set. It defines VL, the floats of a vector, MR, the rows of a micro tile, FN(name),
+ * which mangles names, and TARGET, the function attribute. This file therefore has no include guard.
  */
 #define NR (2 * VL)
 

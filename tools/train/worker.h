@@ -31,8 +31,8 @@ struct nbt_worker {
     double last_valid;
 };
 
-/* Wait for all nodes. Return -EPIPE when a node has ended before it came here (its own report has the
- * reason). */
+/* Wait for all nodes. Return -EPIPE when a node has ended before it came here. Its own report has the
+ * reason. */
 int nbt_meet(struct nbt_worker *w);
 /* Return the sum over the nodes of a number on the board, given node 0's. */
 double nbt_over_nodes(const struct nbt_worker *w, const double *first);
