@@ -3,8 +3,8 @@
 """
 Tell which tests exercise each module of the plugin: modules.py SOURCE_TREE write | check
 
-A test names a module when its source, or a header of tests/ that it includes, names a function or table that the module
-defines. A module that no test names is exercised through modules that call it. A codec's variant has the test of its
+A test names a module when it has the module's name, or when its source, or a header of tests/ that it includes, names a
+function or table that the module defines. A module that no test names is exercised through modules that call it. A codec's variant has the test of its
 family, since macros make its names. Exported tables have the programs that load the built plugin. Write the table into
 tests/README.md, or check it. Exit with 1 where it differs, or a module has no test.
 """
@@ -58,7 +58,7 @@ def main():
     by_test = {t: words(t, top, set()) for t in sorted(tests.rglob("*.c"))}
     reached = {}
     for m in modules:
-        direct = [t for t, w in by_test.items() if names[m] & w]
+        direct = [t for t, w in by_test.items() if names[m] & w or t.stem == "test_" + m.stem]
         if direct:
             # The program that has the module's name comes first.
             direct.sort(key=lambda t: (m.stem not in t.stem, t.parent.name != m.parent.name, str(t)))

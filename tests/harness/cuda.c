@@ -367,7 +367,7 @@ static int trained_node(struct hx_node *node, void *arg)
     }
     HX_CHECK(coded >= KEPT, "coded in %d of %d steps", (int)coded, STEPS);
     HX_CHECK(hx_log_count("I ", "the gathered weights follow its sums") > 0, "not recognised");
-    HX_CHECK(hx_log_count("", "cannot look at") == 0, "the GPU shows nothing");
+    HX_CHECK(hx_log_count("", "cannot read its sums") == 0, "the GPU shows nothing");
     free(w.master);
     free(w.sum);
     free(w.all);

@@ -109,7 +109,7 @@ struct nb_mesh {
     bool own;                           /* the reason is this node's. Else it names another node */
     unsigned version;                   /* version of the reason, from 1 */
     int64_t reason_ns;                  /* time at which it became the reason */
-    bool wanted;                        /* a setting declines, which is no failure */
+    bool wanted;                        /* a setting or the reckoning declines, which is no failure */
     bool prepared;                      /* the communicator has the connections, so they must stay */
     bool declining;                     /* the group is declined, so only CONTROL is needed */
     bool differs; /* this node differs from another one. It sends the reason to all nodes, also beyond its

@@ -57,7 +57,7 @@ void nb_facts_log(const struct nb_coll_comm *comm);
 /* ---- proofs ------------------------------------------------------------------------------------------ */
 
 /*
- * Proofs. policy/job/causal.h judges by values whether sums move weights. It gets values of the sum of every
+ * Proofs. policy/recognise/recognise.h judges by values whether sums move weights. It gets values of the sum of every
  * reduce-scatter that may be coded, and values of the own block of every all-gather of that size, at the
  * positions of codec/pick.h.
  *
