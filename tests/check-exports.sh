@@ -3,16 +3,10 @@
 # The plugin file exports the tables of the versions that the headers list and no other name. It needs only
 # libc, libm, libpthread and libdl, defines all of its own names, and stays mapped when it is closed.
 set -u
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/..}
+# shellcheck source=tests/suite.sh
+. "$NB_SRCDIR/tests/suite.sh"
 export LC_ALL=C
-plugin=${NB_PLUGIN:-./.libs/libnccl-net-nibble.so}
-srcdir=${NB_SRCDIR:-$(dirname "$0")/..}
-failed=0
-
-fail()
-{
-    echo "FAIL: $*"
-    failed=1
-}
 
 for tool in nm readelf; do
     command -v $tool >/dev/null 2>&1 || { echo "SKIP: $tool is not installed"; exit 77; }

@@ -3,15 +3,11 @@
 # C files have the format of .clang-format ("make format"), without blanks at the end or tabs at the beginning
 # of a line. The sources of kernels (.cu, .cuh) are laid out by hand.
 set -u
-cd "${NB_SRCDIR:-$(dirname "$0")/..}" || exit 1
-failed=0
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/..}
+# shellcheck source=tests/suite.sh
+. "$NB_SRCDIR/tests/suite.sh"
+cd "$srcdir" || exit 1
 files=$(find plugin kernels include tests tools docs -name '*.[ch]' | sort)
-
-fail()
-{
-    echo "FAIL: $1"
-    failed=1
-}
 
 # shellcheck disable=SC2086
 blank=$(grep -nE '[ 	]+$|^	' $files)
@@ -26,12 +22,11 @@ if [ -z "$tool" ] || ! "$tool" --version | grep -q "version $wanted\."; then
     exit 77
 fi
 # shellcheck disable=SC2086
-"$tool" --dry-run -Werror $files 2>"${TMPDIR:-/tmp}/nb-format.$$"
-grep -E 'warning|error' "${TMPDIR:-/tmp}/nb-format.$$" | cut -d: -f1 | sort | uniq -c >"${TMPDIR:-/tmp}/nb-files.$$"
-if [ -s "${TMPDIR:-/tmp}/nb-files.$$" ]; then
-    head -n 40 "${TMPDIR:-/tmp}/nb-files.$$"
+"$tool" --dry-run -Werror $files 2>"$tmp/log"
+grep -E 'warning|error' "$tmp/log" | cut -d: -f1 | sort | uniq -c >"$tmp/files"
+if [ -s "$tmp/files" ]; then
+    head -n 40 "$tmp/files"
     fail "not formatted; run \"make format\""
 fi
-rm -f "${TMPDIR:-/tmp}/nb-format.$$" "${TMPDIR:-/tmp}/nb-files.$$"
 [ $failed = 0 ] && echo "PASS: $(echo "$files" | wc -l) files"
 exit $failed

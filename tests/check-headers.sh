@@ -3,11 +3,10 @@
 # Every header compiles alone, with gcc and with clang. Headers of include/ compile as C++, too. A file
 # without an include guard is a fragment for the middle of other files and is left out.
 set -u
-srcdir=${NB_SRCDIR:-$(dirname "$0")/..}
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/..}
+# shellcheck source=tests/suite.sh
+. "$NB_SRCDIR/tests/suite.sh"
 warn="-Wall -Wextra -Wshadow -Wstrict-prototypes -Werror"
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
-failed=0
 checked=0
 
 # try HEADER LANGUAGE FLAGS... COMPILER
@@ -30,7 +29,6 @@ done
 [ -n "$compilers" ] || { echo "SKIP: neither gcc nor clang is installed"; exit 77; }
 
 cd "$srcdir" || exit 1
-srcdir=$(pwd)
 for header in $(grep -rl --include='*.h' '^#ifndef NIBBLE_.*_H$' include plugin | sort); do
     for cc in $compilers; do
         flags="-std=c11 $warn"

@@ -5,11 +5,10 @@
 # globals are only where plugin/base/context.h says so. layers.py checks it and explains its lines. Before
 # that, it must find the offences that this test makes.
 set -u
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/..}
+# shellcheck source=tests/suite.sh
+. "$NB_SRCDIR/tests/suite.sh"
 export LC_ALL=C
-srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/..}" && pwd) || exit 1
-builddir=${NB_BUILDDIR:-.}
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
 
 for tool in python3 nm make; do
     command -v $tool >/dev/null 2>&1 || { echo "SKIP: $tool is not installed"; exit 77; }

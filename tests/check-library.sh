@@ -5,17 +5,11 @@
 # answers, in C and in C++, must build with the files that "make install" has put into a separate folder, and
 # run from there.
 set -u
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/..}
+# shellcheck source=tests/suite.sh
+. "$NB_SRCDIR/tests/suite.sh"
 export LC_ALL=C
 library=${NB_CODEC:-./.libs/libnibble-codec.so}
-srcdir=${NB_SRCDIR:-$(dirname "$0")/..}
-builddir=${NB_BUILDDIR:-.}
-failed=0
-
-fail()
-{
-    echo "FAIL: $*"
-    failed=1
-}
 
 for tool in nm readelf pkg-config make; do
     command -v $tool >/dev/null 2>&1 || { echo "SKIP: $tool is not installed"; exit 77; }
@@ -25,8 +19,6 @@ if [ -n "${NB_SANITIZE:-}" ]; then
     echo "SKIP: a sanitizer adds names and libraries of its own"
     exit 77
 fi
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
 
 nm -D --defined-only "$library" | awk '$2 != "A" { print $NF }' | sort >"$tmp/exported"
 sed 's/@.*//' "$tmp/exported" >"$tmp/names"

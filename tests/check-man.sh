@@ -3,18 +3,10 @@
 # Each installed tool prints its version. Its page in docs/man is the page that "make update-docs" would
 # write, with its whole --help, and man accepts it.
 set -u
-srcdir=${NB_SRCDIR:-$(dirname "$0")/..}
-builddir=${NB_BUILDDIR:-.}
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/..}
+# shellcheck source=tests/suite.sh
+. "$NB_SRCDIR/tests/suite.sh"
 export LC_ALL=C.UTF-8 MANWIDTH=400
-failed=0
-
-fail()
-{
-    echo "FAIL: $*"
-    failed=1
-}
 
 # Print the options that a text names.
 options()

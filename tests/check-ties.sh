@@ -4,13 +4,11 @@
 #   - another word of an enumerated setting, in each file that treats every word of it
 #   - another NB_GROUP, in each file of the codecs and kernels that is written for groups of 32 values
 set -u
-srcdir=${NB_SRCDIR:-$(dirname "$0")/..}
-builddir=${NB_BUILDDIR:-.}
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/..}
+# shellcheck source=tests/suite.sh
+. "$NB_SRCDIR/tests/suite.sh"
 cc=${NB_CC:-cc}
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
 mkdir "$tmp/base" "$tmp/nibble"
-failed=0
 checked=0
 
 # compiles FILE FLAGS...: compile with the changed headers of $tmp first.

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # No tool ends well when its output cannot be written: a full disk, by /dev/full, or a closed stdout.
 set -u
-tools=${NB_BUILDDIR:-.}/tools
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/..}
+# shellcheck source=tests/suite.sh
+. "$NB_SRCDIR/tests/suite.sh"
+tools=$builddir/tools
 [ -c /dev/full ] || { echo "SKIP: there is no /dev/full"; exit 77; }
-failed=0
 mkdir "$tmp/d"
 
 # full STATUS TOOL OPTION...: that status, and a line on stderr

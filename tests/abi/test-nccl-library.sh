@@ -4,16 +4,10 @@
 # tables, and that the library contains CollNet. The test reads the files in NB_NCCL_LIBRARIES (words), or
 # those of the package nvidia-nccl-* that NB_PYTHON (python3) finds. It exits with 77 without such a file.
 set -u
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/../..}
+# shellcheck source=tests/suite.sh
+. "$NB_SRCDIR/tests/suite.sh"
 export LC_ALL=C
-builddir=${NB_BUILDDIR:-.}
-plugin=${NB_PLUGIN:-$builddir/.libs/libnccl-net-nibble.so}
-failed=0
-
-fail()
-{
-    echo "FAIL: $*"
-    failed=1
-}
 
 files=${NB_NCCL_LIBRARIES:-$("${NB_PYTHON:-python3}" -c 'import importlib.util as u, os
 try: s = u.find_spec("nvidia.nccl")
@@ -22,8 +16,6 @@ for d in list(s.submodule_search_locations or []) if s else []:
     f = os.path.join(d, "lib", "libnccl.so.2")
     if os.path.exists(f): print(f)' 2>/dev/null)}
 [ "$files" ] || { echo "SKIP: no NCCL library: NB_NCCL_LIBRARIES names none, and Python finds no nvidia-nccl-*"; exit 77; }
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
 
 # newest STEM FILE: print the highest version that the file looks up.
 newest()

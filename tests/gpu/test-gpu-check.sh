@@ -3,17 +3,11 @@
 # Test gpu-check.sh itself on any machine: its parts, skips with reasons, a part that fails, a part that
 # hangs, JSON that parses.
 set -u
-check=${NB_SRCDIR:-.}/tools/gpu-check/gpu-check.sh
-build=${NB_BUILDDIR:-.}
-tmp=$(mktemp -d "${TMPDIR:-/tmp}/nibble-gpu-check.XXXXXX") || exit 1
-trap 'rm -rf "$tmp"' EXIT
-failed=0
-
-fail()
-{
-    echo "FAIL: $*"
-    failed=1
-}
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/../..}
+# shellcheck source=tests/suite.sh
+. "$NB_SRCDIR/tests/suite.sh"
+check=$srcdir/tools/gpu-check/gpu-check.sh
+build=$builddir
 
 # Use a Python without PyTorch, as most machines have: importing PyTorch would take too long for this test.
 unset PYTHONPATH

@@ -2,15 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # bench.sh measures what it says on links as slow as it says, and leaves nothing behind.
 set -u
-bench=${NB_SRCDIR:-.}/tools/bench/bench.sh
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
-failed=0
-
-fail() {
-    echo "FAIL: $*"
-    failed=1
-}
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/../..}
+# shellcheck source=tests/suite.sh
+. "$NB_SRCDIR/tests/suite.sh"
+bench=$srcdir/tools/bench/bench.sh
 
 # A folder of namespaces that is empty is as good as none.
 interfaces() {

@@ -1,23 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the tests of nibble-doctor begin with; to be sourced. An environment in which all is well over the interfaces that $interfaces
 # names, and functions on what a report says: $report is its file.
-builddir=$(cd "${NB_BUILDDIR:-.}" && pwd)
+# shellcheck source=tests/suite.sh
+. "$NB_SRCDIR/tests/suite.sh"
 doctor="$builddir/tools/nibble-doctor"
-plugin=${NB_PLUGIN:-$builddir/.libs/libnccl-net-nibble.so}
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
-for name in $(env | sed -n 's/^\(NIBBLE_[A-Z0-9_]*\|NCCL_[A-Z0-9_]*\|SLURM_[A-Z0-9_]*\)=.*/\1/p'); do
-    unset "$name"
-done
+unset_settings
 unset OMPI_COMM_WORLD_RANK PMI_RANK MASTER_ADDR
 export HOME="$tmp" NCCL_SOCKET_IFNAME="$interfaces" NIBBLE_NET=tcp NCCL_NET_PLUGIN="$plugin" NCCL_COLLNET_ENABLE=1 NCCL_NET=nibble
-failed=0
-
-fail()
-{
-    echo "FAIL: $*"
-    failed=1
-}
 
 # say STATUS PATTERN: a line of this status has the pattern; problems and warnings a remedy behind them.
 say()

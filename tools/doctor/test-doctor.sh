@@ -3,9 +3,10 @@
 # nibble-doctor on one node: each thing that keeps a job from being compressed is made here, and has to be named with its
 # remedy. A machine with adapters and GPUs is a copy of its /sys, /proc and /dev (--system).
 set -u
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/../..}
 interfaces=lo
 # shellcheck source=tools/doctor/report.sh
-. "${NB_SRCDIR:-$(dirname "$0")/../..}/tools/doctor/report.sh"
+. "$NB_SRCDIR/tools/doctor/report.sh"
 export NCCL_COMM_SPLIT_SHARE_RESOURCES=1
 report=$tmp/out
 

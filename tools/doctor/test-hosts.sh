@@ -4,31 +4,20 @@
 # on but the line: variables and folder arrive whatever is in them, hosts that cannot be reached are named, and nobody stays
 # behind when node 0's host fails or the caller is killed.
 set -u
-srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/../..}" && pwd)
-builddir=$(cd "${NB_BUILDDIR:-.}" && pwd)
-export NB_SRCDIR="$srcdir" NB_BUILDDIR="$builddir"
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/../..}
 # shellcheck source=tools/bench/links.sh
-. "$srcdir/tools/bench/links.sh"
+. "$NB_SRCDIR/tools/bench/links.sh"
 links_enter "$0" "$@"
+# shellcheck source=tests/suite.sh
+. "$NB_SRCDIR/tests/suite.sh"
 
 doctor="$builddir/tools/nibble-doctor"
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
-for name in $(env | sed -n 's/^\(NIBBLE_[A-Z0-9_]*\|NCCL_[A-Z0-9_]*\|SLURM_[A-Z0-9_]*\)=.*/\1/p'); do
-    unset "$name"
-done
+unset_settings
 # A folder that a shell would take apart.
 odd="$tmp/it's \$HOME \"and\" \\more"
 mkdir "$odd"
-cp "${NB_PLUGIN:-$builddir/.libs/libnccl-net-nibble.so}" "$odd/libnccl-net-nibble.so"
+cp "$plugin" "$odd/libnccl-net-nibble.so"
 export HOME="$tmp" NCCL_SOCKET_IFNAME==hx0 NIBBLE_NET=tcp NCCL_NET_PLUGIN="$odd/libnccl-net-nibble.so" NCCL_COLLNET_ENABLE=1 NCCL_NET=nibble
-failed=0
-
-fail()
-{
-    echo "FAIL: $*"
-    failed=1
-}
 
 # The command for --rsh: hosts in $tmp/down are out of reach.
 cat >"$tmp/rsh" <<END

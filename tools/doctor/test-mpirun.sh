@@ -3,18 +3,16 @@
 # nibble-doctor and nibble-perf started by a real Open MPI on three hosts, which are network namespaces. Skipped where Open MPI is
 # not installed (Debian: openmpi-bin).
 set -u
-srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/../..}" && pwd)
-builddir=$(cd "${NB_BUILDDIR:-.}" && pwd)
-export NB_SRCDIR="$srcdir" NB_BUILDDIR="$builddir"
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/../..}
 command -v mpirun >/dev/null 2>&1 || { echo "SKIP: no mpirun"; exit 77; }
 mpirun --version 2>/dev/null | grep -q 'Open MPI' || { echo "SKIP: mpirun is not Open MPI's"; exit 77; }
 # shellcheck source=tools/bench/links.sh
-. "$srcdir/tools/bench/links.sh"
+. "$NB_SRCDIR/tools/bench/links.sh"
 links_enter "$0" "$@"
 
 interfaces==hx0
 # shellcheck source=tools/doctor/report.sh
-. "$srcdir/tools/doctor/report.sh"
+. "$NB_SRCDIR/tools/doctor/report.sh"
 report=$tmp/out
 links_up 3 0
 

@@ -3,16 +3,14 @@
 # nibble-doctor over three hosts, which are network namespaces: a job that is well, and each thing that can be wrong between
 # nodes, made here: it has to be named, on time, and all nodes end with the same status.
 set -u
-srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/../..}" && pwd)
-builddir=$(cd "${NB_BUILDDIR:-.}" && pwd)
-export NB_SRCDIR="$srcdir" NB_BUILDDIR="$builddir"
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/../..}
 # shellcheck source=tools/bench/links.sh
-. "$srcdir/tools/bench/links.sh"
+. "$NB_SRCDIR/tools/bench/links.sh"
 links_enter "$0" "$@"
 
 interfaces==hx0
 # shellcheck source=tools/doctor/report.sh
-. "$srcdir/tools/doctor/report.sh"
+. "$NB_SRCDIR/tools/doctor/report.sh"
 report=$tmp/out0
 limit=60
 

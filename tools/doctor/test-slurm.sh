@@ -3,20 +3,18 @@
 # nibble-doctor and nibble-perf under a real Slurm, as docs/recipes.md says: a controller and three hosts, which are network
 # namespaces with a slurmd each. Skipped where Slurm is not installed (Debian: slurm-wlm).
 set -u
-srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/../..}" && pwd)
-builddir=$(cd "${NB_BUILDDIR:-.}" && pwd)
-export NB_SRCDIR="$srcdir" NB_BUILDDIR="$builddir"
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/../..}
 PATH=$PATH:/usr/sbin:/sbin
 for program in slurmctld slurmd srun sinfo munged; do
     command -v $program >/dev/null 2>&1 || { echo "SKIP: no $program"; exit 77; }
 done
 # shellcheck source=tools/bench/links.sh
-. "$srcdir/tools/bench/links.sh"
+. "$NB_SRCDIR/tools/bench/links.sh"
 links_enter "$0" "$@"
 
 interfaces==hx0
 # shellcheck source=tools/doctor/report.sh
-. "$srcdir/tools/doctor/report.sh"
+. "$NB_SRCDIR/tools/doctor/report.sh"
 report=$tmp/out
 links_up 3 0
 

@@ -2,17 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # nibble-hang: of reports made here, whom it names and why; what is no report; exit status.
 set -u
-builddir=${NB_BUILDDIR:-.}
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/../..}
+# shellcheck source=tests/suite.sh
+. "$NB_SRCDIR/tests/suite.sh"
 hang="$builddir/tools/nibble-hang"
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
-failed=0
-
-fail()
-{
-    echo "FAIL: $*"
-    failed=1
-}
 
 # begin NODE [TIME] [STILL] [JOB]: the report of a process on that host, of pid 100 + NODE
 begin()

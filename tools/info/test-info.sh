@@ -2,19 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # nibble-info: text and JSON say what is there, bad settings are problems, NCCL's release decides what works.
 set -u
-builddir=${NB_BUILDDIR:-.}
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/../..}
+# shellcheck source=tests/suite.sh
+. "$NB_SRCDIR/tests/suite.sh"
 info="$builddir/tools/nibble-info"
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
 export NCCL_SOCKET_IFNAME=lo NIBBLE_NET=tcp
 unset NCCL_DEBUG
-failed=0
-
-fail()
-{
-    echo "FAIL: $*"
-    failed=1
-}
 
 # say PATTERN ARGUMENTS...: status 0 and a line with it.
 say()

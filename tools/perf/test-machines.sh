@@ -3,21 +3,16 @@
 # nibble-perf coll over three hosts, which are network namespaces: nccl-tests' table, in place and out of place, without a wrong
 # value, by --hosts and by hand; settings and warnings of the plugin arrive; a node that does not come is named.
 set -u
-srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/../..}" && pwd)
-builddir=$(cd "${NB_BUILDDIR:-.}" && pwd)
-export NB_SRCDIR="$srcdir" NB_BUILDDIR="$builddir"
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/../..}
 # shellcheck source=tools/bench/links.sh
-. "$srcdir/tools/bench/links.sh"
+. "$NB_SRCDIR/tools/bench/links.sh"
 links_enter "$0" "$@"
+# shellcheck source=tests/suite.sh
+. "$NB_SRCDIR/tests/suite.sh"
 
 perf=$builddir/tools/nibble-perf
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
-for name in $(env | sed -n 's/^\(NIBBLE_[A-Z0-9_]*\|NCCL_[A-Z0-9_]*\|SLURM_[A-Z0-9_]*\)=.*/\1/p'); do
-    unset "$name"
-done
+unset_settings
 export NCCL_SOCKET_IFNAME==hx0 NIBBLE_NET=tcp
-failed=0
 
 fail()
 {

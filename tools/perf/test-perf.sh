@@ -2,15 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # nibble-perf runs, writes the JSON it promises, and its numbers are possible ones.
 set -u
-perf=${NB_BUILDDIR:-.}/tools/nibble-perf
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
-failed=0
-
-fail() {
-    echo "FAIL: $*"
-    failed=1
-}
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/../..}
+# shellcheck source=tests/suite.sh
+. "$NB_SRCDIR/tests/suite.sh"
+perf=$builddir/tools/nibble-perf
 
 # need FILE OBJECTS KEYS...: so many objects, each with every key.
 need() {
