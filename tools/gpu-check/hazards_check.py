@@ -49,18 +49,7 @@ class Rank:
         self.nccl = Nccl()
         self.stream, self.compute = torch.cuda.Stream(), torch.cuda.Stream()
         self.comm = ctypes.c_void_p()
-        identity = Nccl.UniqueId()
-        name = os.path.join(folder, "id")
-        if rank == 0:
-            self.nccl.GetUniqueId(ctypes.byref(identity))
-            with open(name + ".new", "wb") as f:
-                f.write(bytes(identity))
-            os.rename(name + ".new", name)
-        while not os.path.exists(name):
-            time.sleep(0.01)
-        with open(name, "rb") as f:
-            ctypes.memmove(ctypes.byref(identity), f.read(128), 128)
-        self.nccl.CommInitRank(ctypes.byref(self.comm), 2, identity, rank)
+        self.nccl.CommInitRank(ctypes.byref(self.comm), 2, self.nccl.shared_id(rank, folder), rank)
         self.step("first all-reduce")
         self.a = torch.randn(COUNT, device="cuda").bfloat16()
         self.b = torch.empty_like(self.a)

@@ -93,6 +93,21 @@ class Nccl:
                 raise RuntimeError(f"nccl{name}: {self.lib.ncclGetErrorString(result).decode()} ({result})")
         return call
 
+    def shared_id(self, rank, folder):
+        """Return the communicator's identity, which rank 0 makes and passes to the others by a file of the folder."""
+        identity = self.UniqueId()
+        name = os.path.join(folder, "id")
+        if rank == 0:
+            self.GetUniqueId(ctypes.byref(identity))
+            with open(name + ".new", "wb") as f:
+                f.write(bytes(identity))
+            os.rename(name + ".new", name)
+        while not os.path.exists(name):
+            time.sleep(0.01)
+        with open(name, "rb") as f:
+            ctypes.memmove(ctypes.byref(identity), f.read(128), 128)
+        return identity
+
 
 class Foreign:
     """Memory that is not PyTorch's, for torch.as_tensor."""
@@ -110,17 +125,7 @@ class Worker:
         self.nccl = Nccl()
         self.stream = torch.cuda.Stream()
         self.comm = ctypes.c_void_p()
-        name = os.path.join(folder, "id")
-        identity = Nccl.UniqueId()
-        if rank == 0:
-            self.nccl.GetUniqueId(ctypes.byref(identity))
-            with open(name + ".new", "wb") as f:
-                f.write(bytes(identity))
-            os.rename(name + ".new", name)
-        while not os.path.exists(name):
-            time.sleep(0.01)
-        with open(name, "rb") as f:
-            ctypes.memmove(ctypes.byref(identity), f.read(128), 128)
+        identity = self.nccl.shared_id(rank, folder)
         print("init", flush=True)
         self.nccl.CommInitRank(ctypes.byref(self.comm), count, identity, rank)
         # One block of memory NCCL can register, cut up for every case.

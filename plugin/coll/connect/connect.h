@@ -163,11 +163,11 @@ static inline struct nb_outgoing *nb_mesh_out(const struct nb_mesh *m, int rank,
 
 /* ---- reasons ----------------------------------------------------------------------------------------- */
 
-/* Vote no for a reason of this node. */
-void nb_decline(struct nb_mesh *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Vote no because of another node, which the text names. A reason as near to the cause stays. */
 void nb_decline_blame(struct nb_mesh *m, enum nb_cause cause, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* Vote no for a reason of this node. */
+#define nb_decline(m, ...) nb_decline_blame(m, NB_CAUSE_SURE, __VA_ARGS__)
 
 /* Suspect peer `rank`: `what` ("lost" or "cannot connect to", a constant) has failed with `err`. The peer is
  * blamed unless a better reason turns up. */

@@ -84,17 +84,6 @@ static void set_decline(struct nb_mesh *m, enum nb_cause cause, bool own, const 
     snprintf(m->reason, sizeof(m->reason), "%.*s", (int)sizeof(m->reason) - 1, text);
 }
 
-void nb_decline(struct nb_mesh *m, const char *fmt, ...)
-{
-    char text[sizeof(m->reason)];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
-    set_decline(m, NB_CAUSE_SURE, true, text);
-}
-
 void nb_decline_blame(struct nb_mesh *m, enum nb_cause cause, const char *fmt, ...)
 {
     char text[sizeof(m->reason)];

@@ -162,12 +162,15 @@ static int put_meta(struct nb_verbs_connecting *h, int sl, int tc)
     return 0;
 }
 
-/* Parse and check the peer's META. */
+/* Receive and check the peer's META. Return 1 when it is there, 0 while it is not, or a negative errno. */
 static int take_meta(struct nb_verbs_connecting *h)
 {
     struct nb_verbs_meta *m = &h->peer_meta;
-    int rc = nb_verbs_meta_get(h->io.buf, m);
+    int rc = transfer_in(h->fd, &h->io);
 
+    if (rc <= 0)
+        return rc;
+    rc = nb_verbs_meta_get(h->io.buf, m);
     if (rc == -EPROTO) {
         NB_WARN("verbs: %s: %s has version %u of the protocol, this node %d: install the same release on all "
                 "nodes",
@@ -191,7 +194,7 @@ static int take_meta(struct nb_verbs_connecting *h)
         refuse(h, -EPROTO, "that node's port is of another network (InfiniBand or RoCE)");
         return -EPROTO;
     }
-    return 0;
+    return 1;
 }
 
 /* Connect the queue pairs. Return 1 when all are ready, 0 when the caller must call again. */
@@ -336,9 +339,7 @@ static int connect_step(struct nb_verbs_connecting *h, int64_t now)
         begin_transfer(h, RECEIVE_META, NB_VERBS_META_BYTES);
     }
     if (h->stage == RECEIVE_META) {
-        rc = transfer_in(h->fd, &h->io);
-        if (rc > 0)
-            rc = take_meta(h) ?: 1;
+        rc = take_meta(h);
         if (rc <= 0)
             return rc;
         if (h->peer_meta.nqps != (unsigned)h->comm->nqps) {
@@ -456,9 +457,7 @@ static int accept_step(struct nb_verbs_connecting *h, int64_t now)
     int rc;
 
     if (h->stage == RECEIVE_META) {
-        rc = transfer_in(h->fd, &h->io);
-        if (rc > 0)
-            rc = take_meta(h) ?: 1;
+        rc = take_meta(h);
         if (rc <= 0)
             return rc;
         h->qps = (int)h->peer_meta.nqps;

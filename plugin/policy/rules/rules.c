@@ -91,6 +91,17 @@ static int read_rules(const char *text, int (*read_rule)(struct rule_reader *r, 
     return 0;
 }
 
+/* read_rules into `bytes` bytes at `rules`, zeros at first and after an error. */
+static int parse_rules(const char *text, int (*read_rule)(struct rule_reader *r, void *rules), void *rules,
+                       size_t bytes, char *error, size_t cap)
+{
+    memset(rules, 0, bytes);
+    const int ret = read_rules(text, read_rule, rules, error, cap);
+    if (ret)
+        memset(rules, 0, bytes);
+    return ret;
+}
+
 /* Read a decimal number. `what` names it in messages. Return 0 or -EINVAL. */
 static int read_number(struct rule_reader *r, const char *what, uint64_t *value)
 {
@@ -190,13 +201,7 @@ static int add_grad_rule(struct rule_reader *r, void *arg)
 
 int nb_grad_rules_parse(const char *text, struct nb_grad_rules *rules, char *error, size_t cap)
 {
-    int ret;
-
-    memset(rules, 0, sizeof(*rules));
-    ret = read_rules(text, add_grad_rule, rules, error, cap);
-    if (ret)
-        memset(rules, 0, sizeof(*rules));
-    return ret;
+    return parse_rules(text, add_grad_rule, rules, sizeof(*rules), error, cap);
 }
 
 enum nb_grad_word nb_grad_rules_ask(const struct nb_grad_rules *rules, enum nb_func func, ncclDataType_t type,
@@ -297,13 +302,7 @@ static int add_comm_rule(struct rule_reader *r, void *arg)
 
 int nb_comm_rules_parse(const char *text, struct nb_comm_rules *rules, char *error, size_t cap)
 {
-    int ret;
-
-    memset(rules, 0, sizeof(*rules));
-    ret = read_rules(text, add_comm_rule, rules, error, cap);
-    if (ret)
-        memset(rules, 0, sizeof(*rules));
-    return ret;
+    return parse_rules(text, add_comm_rule, rules, sizeof(*rules), error, cap);
 }
 
 /* Return 1 when the text matches. `*` in the pattern stands for any text, also for an empty one. */
