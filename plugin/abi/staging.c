@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "base/gpu.h"
+#include "base/context.h"
 #include "base/log.h"
 #include "device/cuda/cuda.h"
 

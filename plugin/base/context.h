@@ -59,7 +59,7 @@ struct nb_context {
     int (*open_device)(struct nb_context *ctx, const struct nb_device_wish *wish, struct nb_device **dev);
 
     /* Returns the ordinal of the GPU that the calling thread works for, -1 without a GPU. NULL: use the
-     * current GPU of CUDA (base/gpu.h). */
+     * current GPU of CUDA. */
     int (*current_gpu)(struct nb_context *ctx);
 
     /* The name of this machine that nodes send each other, and the source of random numbers. NULL: the
@@ -88,5 +88,14 @@ struct nb_context {
     struct nb_jobs *jobs;           /* policy/: the facts known of each GPU's job */
     struct nb_engine *engine;       /* coll/: the progress engine */
 };
+
+/* Return the ordinal of the calling thread's current GPU, -1 without CUDA. Ask ctx->current_gpu where it is
+ * set, else CUDA. Any thread, but not from CUDA host callbacks. */
+int nb_current_gpu(struct nb_context *ctx);
+
+/* Return 1 when the context's setting NIBBLE_FAULT, a list of names separated by commas, contains `where`.
+ * Log an INFO line that says so. The caller then behaves as if that step had failed. Any thread. Cheap when
+ * the list is empty. */
+int nb_fault(const struct nb_context *ctx, const char *where);
 
 #endif

@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "base/context.h"
 #include "base/log.h"
-#include "base/wake.h"
+#include "base/sync.h"
 #include "coll/comm/node.h"
 #include "coll/engine.h"
 #include "coll/report/report.h"

@@ -11,7 +11,7 @@
 #include "abi/context.h"
 #include "abi/process.h"
 #include "abi/settings.h"
-#include "base/fault.h"
+#include "base/context.h"
 #include "base/log.h"
 #include "coll/engine.h"
 #include "nibble/codec.h"

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "base/context.h"
-#include "base/fault.h"
 #include "base/log.h"
 #include "tests/base/capture.h"
 #include "tests/base/environment.h"

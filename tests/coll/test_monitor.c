@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/process_name.h"
+#include "base/system.h"
 #include "coll/comm/stats.h"
 #include "coll/report/report.h"
 #include "tests/base/capture.h"

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "abi/tables.h"
-#include "base/turn_lock.h"
+#include "base/sync.h"
 #include "coll/coll.h"
 #include "coll/comm/comm.h"
 #include "coll/comm/stats.h"

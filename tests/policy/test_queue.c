@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/gpu.h"
+#include "base/context.h"
 #include "fixture.h"
 #include "policy/job/job.h"
 #include "tests/suite.h"

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/random.h"
+#include "base/system.h"
 #include "coll/coll.h"
 #include "coll/engine.h"
 #include "device/device.h"

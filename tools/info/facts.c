@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/context.h"
 #include "base/params.h"
-#include "base/random.h"
+#include "base/system.h"
 #include "base/version.h"
 #include "coll/decide/decide.h"
 #include "device/cuda/driver.h"

@@ -39,7 +39,7 @@
 
 #include "base/context.h"
 #include "base/minmax.h"
-#include "base/turn_lock.h"
+#include "base/sync.h"
 #include "coll/comm/grid.h"
 #include "coll/comm/node.h"
 #include "coll/comm/op.h"

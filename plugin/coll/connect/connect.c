@@ -34,8 +34,6 @@
 #include "base/clock.h"
 #include "base/context.h"
 #include "base/demand.h"
-#include "base/fault.h"
-#include "base/gpu.h"
 #include "base/log.h"
 #include "coll/coll.h"
 #include "coll/connect/connect.h"

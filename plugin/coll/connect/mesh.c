@@ -29,9 +29,8 @@
 
 #include "base/clock.h"
 #include "base/context.h"
-#include "base/fault.h"
 #include "base/log.h"
-#include "base/random.h"
+#include "base/system.h"
 #include "base/version.h"
 #include "coll/connect/connect.h"
 #include "coll/decide/decide.h"

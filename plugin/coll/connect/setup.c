@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/gpu.h"
+#include "base/context.h"
 #include "coll/connect/connect.h"
 #include "coll/decide/decide.h"
 #include "coll/engine.h"

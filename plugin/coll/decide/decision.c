@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/gpu.h"
+#include "base/context.h"
 #include "base/log.h"
 #include "coll/comm/comm.h"
 #include "coll/decide/decide.h"

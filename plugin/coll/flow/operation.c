@@ -7,8 +7,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/context.h"
 #include "base/demand.h"
-#include "base/gpu.h"
 #include "base/log.h"
 #include "base/nccl_names.h"
 #include "coll/flow/internal.h"

@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #include "base/nccl_names.h"
-#include "base/process_name.h"
+#include "base/system.h"
 #include "coll/comm/stats.h"
 #include "coll/comm/wire.h"
 #include "coll/decide/decide.h"

@@ -13,9 +13,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/out_file.h"
 #include "base/periodic.h"
-#include "base/process_name.h"
+#include "base/system.h"
 #include "coll/comm/comm.h"
 #include "coll/report/internal.h"
 #include "coll/report/report.h"

@@ -12,7 +12,6 @@
 
 #include "base/clock.h"
 #include "base/context.h"
-#include "base/fault.h"
 #include "base/log.h"
 #include "device/device.h"
 #include "device/host/host.h"

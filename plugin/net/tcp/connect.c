@@ -32,7 +32,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/random.h"
+#include "base/system.h"
 #include "net/tcp/internal.h"
 
 #define REFUSED_MS 1000 /* how long connect tries again where the port refuses */

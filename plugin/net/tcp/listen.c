@@ -32,7 +32,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/random.h"
+#include "base/system.h"
 #include "net/tcp/internal.h"
 
 #define STRANGERS_MAX 128  /* sockets without a valid hello */

@@ -21,7 +21,6 @@
 #include <string.h>
 
 #include "base/context.h"
-#include "base/gpu.h"
 #include "base/log.h"
 #include "base/nccl_names.h"
 #include "policy/records/records.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of processes: processes with the same number in two containers of one host have different names. */
+/* Names of processes: processes with the same number in two containers of one host have different names. And
+ * random tokens. */
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/process_name.h"
+#include "base/system.h"
 #include "tests/suite.h"
 
 static char (*name)[NB_PROCESS_NAME]; /* of two containers, shared with them */
@@ -70,6 +71,25 @@ START_TEST(own)
 }
 END_TEST
 
+START_TEST(tokens_differ)
+{
+    uint8_t tokens[64][NB_TOKEN_BYTES];
+    for (int i = 0; i < 64; i++) {
+        ck_assert_int_eq(nb_random_token(tokens[i]), 0);
+        for (int j = 0; j < i; j++)
+            ck_assert_int_ne(memcmp(tokens[i], tokens[j], NB_TOKEN_BYTES), 0);
+    }
+    /* More bytes than the kernel returns in one uninterruptible call. The end must be written too. */
+    static uint8_t large[4096];
+    ck_assert_int_eq(nb_random(large, sizeof(large)), 0);
+    int nonzero = 0;
+    for (size_t i = sizeof(large) - 64; i < sizeof(large); i++)
+        nonzero += large[i] != 0;
+    ck_assert_int_gt(nonzero, 0);
+    ck_assert_int_eq(nb_random(NULL, 0), 0);
+}
+END_TEST
+
 int main(void)
 {
     pid_t first, second;
@@ -82,7 +102,7 @@ int main(void)
     end(first);
     end(second);
     const int contained = first >= 0 && second >= 0;
-    if (SUITE("base/process_name", TEST(own), contained ? TEST(containers) : (void)0))
+    if (SUITE("base/system", TEST(own), TEST(tokens_differ), contained ? TEST(containers) : (void)0))
         return EXIT_FAILURE;
     if (contained)
         return EXIT_SUCCESS;
