@@ -102,7 +102,7 @@ struct outcome {
     float explained;
 };
 
-static void foreign_sum(enum foreign what, const struct shard *s, const float *before, uint64_t *seed,
+static void foreign_sum(enum foreign what, const struct shard *unit, const float *before, uint64_t *seed,
                         float *out)
 {
     static float stream[SHARD];
@@ -111,17 +111,49 @@ static void foreign_sum(enum foreign what, const struct shard *s, const float *b
         stream[i] = 0.98f * stream[i] + 0.2f * rnd_normal(seed);
         switch (what) {
         case NOISE: out[i] = rnd_normal(seed); break;
-        case RESIDUAL: out[i] = stream[i] - 40.0f * s->centre[i] + 0.5f * rnd_normal(seed); break;
-        case PARAMETERS: out[i] = s->master[i]; break;
-        case NEGATED: out[i] = -s->master[i]; break;
-        case SQUARES: out[i] = s->sum[i] * s->sum[i]; break;
-        case SHUFFLED: out[i] = s->sum[(i * 5 + 17) % s->values]; break;
-        default: out[i] = -(s->master[i] - before[i]); break;
+        case RESIDUAL: out[i] = stream[i] - 40.0f * unit->centre[i] + 0.5f * rnd_normal(seed); break;
+        case PARAMETERS: out[i] = unit->master[i]; break;
+        case NEGATED: out[i] = -unit->master[i]; break;
+        case SQUARES: out[i] = unit->sum[i] * unit->sum[i]; break;
+        case SHUFFLED: out[i] = unit->sum[(i * 5 + 17) % unit->values]; break;
+        default: out[i] = -(unit->master[i] - before[i]); break;
         }
     }
 }
 
-static void sum_of(struct nb_causal *f, uint64_t key, uint64_t guess, const float *values)
+/* The module under test, and the job's units. */
+static struct nb_causal *f;
+static struct shard s[UNITS];
+
+static void setup(void)
+{
+    f = nb_causal_create(SHARD);
+    ck_assert(f);
+}
+
+static void teardown(void)
+{
+    nb_causal_destroy(f);
+}
+
+static void open_units(unsigned units, enum optimizer optimizer)
+{
+    for (unsigned u = 0; u < units; u++)
+        shard_open(&s[u], optimizer, 0.005f, SHARD, 40 + u);
+}
+
+/* Gather the weights of `units` units. */
+static void gather(const struct shard *of, unsigned units)
+{
+    static uint32_t raw[SHARD];
+
+    for (unsigned u = 0; u < units; u++) {
+        shard_weights(&of[u], raw);
+        nb_causal_gather(f, 2, raw);
+    }
+}
+
+static void sum_of(uint64_t key, uint64_t guess, const float *values)
 {
     const uint64_t names[NB_CAUSAL_NAMES] = {key, 0, guess};
     const unsigned n = nb_causal_positions(f);
@@ -133,21 +165,19 @@ static void sum_of(struct nb_causal *f, uint64_t key, uint64_t guess, const floa
     nb_causal_sum(f, names, &signs);
 }
 
-static void sum(struct nb_causal *f, uint64_t key, const float *values)
+static void sum(uint64_t key, const float *values)
 {
-    sum_of(f, key, 0, values);
+    sum_of(key, 0, values);
 }
 
 static struct outcome play(const struct job *job, uint64_t seed)
 {
     const unsigned values = job->values ? job->values : SHARD;
-    struct nb_causal *f = nb_causal_create(values);
-    struct shard *s = malloc(UNITS * sizeof(*s));
     static float before[SHARD], beside[SHARD];
-    static uint32_t raw[SHARD];
     struct outcome o = {0};
 
-    ck_assert(f && s);
+    f = nb_causal_create(values);
+    ck_assert(f);
     for (unsigned u = 0; u < UNITS; u++)
         shard_open(&s[u], job->optimizer, job->rate, values, seed * 100 + u);
     memcpy(before, s[0].master, sizeof(before));
@@ -156,21 +186,19 @@ static struct outcome play(const struct job *job, uint64_t seed)
         int dropped[UNITS];
 
         for (unsigned u = 0; u < UNITS; u++) { /* forward */
-            shard_weights(&s[u], raw);
-            nb_causal_gather(f, 2, raw);
+            gather(&s[u], 1);
             dropped[u] = rnd(&seed) % 100 < job->drop;
         }
         for (unsigned u = UNITS; u-- > 0;) { /* backward: gathered again, unchanged */
-            shard_weights(&s[u], raw);
-            nb_causal_gather(f, 2, raw);
+            gather(&s[u], 1);
             if (dropped[u])
                 continue;
             shard_gradient(&s[u], job->coherence);
-            sum(f, job->slots ? 1 + u : 1 + nb_causal_place(f), s[u].sum);
+            sum(job->slots ? 1 + u : 1 + nb_causal_place(f), s[u].sum);
         }
         if (job->foreign != NOTHING) {
             foreign_sum(job->foreign, &s[0], before, &seed, beside);
-            sum(f, FOREIGN, beside);
+            sum(FOREIGN, beside);
         }
         memcpy(before, s[0].master, sizeof(before));
         for (unsigned u = 0; u < UNITS; u++)
@@ -189,7 +217,6 @@ static struct outcome play(const struct job *job, uint64_t seed)
     }
     o.explained = nb_causal_explained(f);
     nb_causal_destroy(f);
-    free(s);
     return o;
 }
 
@@ -307,23 +334,16 @@ END_TEST
  * next sum. Later changes have other causes, and would count the same evidence again. */
 START_TEST(test_once)
 {
-    struct nb_causal *f = nb_causal_create(SHARD);
-    struct shard *s = malloc(sizeof(*s));
-    static uint32_t raw[SHARD];
-
     shard_open(s, OPT_SGD, 0.005f, SHARD, 41);
     for (unsigned step = 1; step <= 40; step++) {
         shard_gradient(s, 0.02f);
-        sum(f, 1, s->sum);
+        sum(1, s->sum);
         for (unsigned again = 0; again < 5; again++) {
             shard_step(s);
-            shard_weights(s, raw);
-            nb_causal_gather(f, 2, raw);
+            gather(s, 1);
         }
         ck_assert_uint_eq(nb_causal_state(f, 1).steps, step);
     }
-    nb_causal_destroy(f);
-    free(s);
 }
 END_TEST
 
@@ -331,23 +351,19 @@ END_TEST
  * survives that. It ends when other sums come in its place. */
 START_TEST(test_fading)
 {
-    struct nb_causal *f = nb_causal_create(SHARD);
-    struct shard *s = malloc(sizeof(*s));
     static float seen[SHARD];
-    static uint32_t raw[SHARD];
     unsigned doubted = 0, ended = 0;
     uint64_t seed = 4;
 
-    shard_open(s, OPT_ADAMW, 0.005f, SHARD, 40);
+    open_units(1, OPT_ADAMW);
     for (unsigned step = 0; step < 400; step++) {
         const float noise = step < 30 ? 0.0f : step < 230 ? (float)(step - 30) / 25.0f : 8.0f;
 
-        shard_weights(s, raw);
-        nb_causal_gather(f, 2, raw);
+        gather(s, 1);
         shard_gradient(s, 0.02f);
         for (unsigned i = 0; i < SHARD; i++)
             seen[i] = (step < 250 ? s->sum[i] : 0.0f) + noise * fabsf(s->sum[i]) * rnd_normal(&seed);
-        sum(f, 1, seen);
+        sum(1, seen);
         shard_step(s);
         doubted += (unsigned)(step >= 20 && step < 250 && !nb_causal_proved(f, 1));
         if (step >= 250 && !ended && !nb_causal_proved(f, 1))
@@ -356,8 +372,6 @@ START_TEST(test_fading)
     printf("  fading: other sums in its place are noticed after %u steps\n", ended - 250);
     ck_assert_uint_eq(doubted, 0);
     ck_assert(ended && ended < 400);
-    nb_causal_destroy(f);
-    free(s);
 }
 END_TEST
 
@@ -365,30 +379,21 @@ END_TEST
  * by its own effect. A certain key therefore stays certain. */
 START_TEST(test_turned)
 {
-    struct nb_causal *f = nb_causal_create(SHARD);
-    struct shard *s = malloc(2 * sizeof(*s));
     static float last[SHARD];
-    static uint32_t raw[SHARD];
 
-    for (unsigned u = 0; u < 2; u++)
-        shard_open(&s[u], OPT_ADAMW, 0.005f, SHARD, 40 + u);
+    open_units(2, OPT_ADAMW);
     for (unsigned step = 0; step < 60; step++) {
-        for (unsigned u = 0; u < 2; u++) {
-            shard_weights(&s[u], raw);
-            nb_causal_gather(f, 2, raw);
-        }
+        gather(s, 2);
         ck_assert(step < 20 || (nb_causal_certain(f, 1) && nb_causal_certain(f, 2)));
         for (unsigned u = 0; u < 2; u++) {
             memcpy(last, s[u].sum, sizeof(last));
             shard_gradient(&s[u], 0.02f);
             for (unsigned i = 0; step % 10 == 9 && i < SHARD; i++)
                 s[u].sum[i] = -3.0f * last[i];
-            sum_of(f, 1 + u, 1 + u, s[u].sum);
+            sum_of(1 + u, 1 + u, s[u].sum);
             shard_step(&s[u]);
         }
     }
-    nb_causal_destroy(f);
-    free(s);
 }
 END_TEST
 
@@ -396,22 +401,15 @@ END_TEST
  * whose sums end. */
 START_TEST(test_doubt)
 {
-    struct nb_causal *f = nb_causal_create(SHARD);
-    struct shard *s = malloc(2 * sizeof(*s));
-    static uint32_t raw[SHARD];
     unsigned doubted = 0, again = 0;
 
-    for (unsigned u = 0; u < 2; u++)
-        shard_open(&s[u], OPT_ADAMW, 0.005f, SHARD, 40 + u);
+    open_units(2, OPT_ADAMW);
     for (unsigned step = 0; step < 400; step++) {
         int swapped = step >= 60;
-        for (unsigned u = 0; u < 2; u++) {
-            shard_weights(&s[u], raw);
-            nb_causal_gather(f, 2, raw);
-        }
+        gather(s, 2);
         for (unsigned u = 0; u < 2; u++) {
             shard_gradient(&s[u], 0.02f);
-            sum(f, 1 + (swapped ? 1 - u : u), s[u].sum);
+            sum(1 + (swapped ? 1 - u : u), s[u].sum);
             if (step < 200)
                 shard_step(&s[u]); /* from here on they move no weights */
         }
@@ -428,11 +426,9 @@ START_TEST(test_doubt)
     ck_assert(again && again < 100);
     /* with 200 steps more than it needs, and constant weights */
     for (unsigned i = 0; i < 100; i++)
-        sum(f, 1, s[0].sum);
+        sum(1, s[0].sum);
     ck_assert(!nb_causal_proved(f, 1));
     ck_assert_uint_eq(nb_causal_weight_blocks(f), 2);
-    nb_causal_destroy(f);
-    free(s);
 }
 END_TEST
 
@@ -440,26 +436,20 @@ END_TEST
  * another buffer. */
 START_TEST(test_young_doubt)
 {
-    struct nb_causal *f = nb_causal_create(SHARD);
-    struct shard *s = malloc(sizeof(*s));
     static float noise[SHARD];
-    static uint32_t raw[SHARD];
     uint64_t seed = 3;
 
-    shard_open(s, OPT_ADAMW, 0.005f, SHARD, 40);
+    open_units(1, OPT_ADAMW);
     for (unsigned step = 0; step < 28; step++) {
-        shard_weights(s, raw);
-        nb_causal_gather(f, 2, raw);
+        gather(s, 1);
         shard_gradient(s, 0.02f);
         for (unsigned i = 0; i < SHARD; i++)
             noise[i] = rnd_normal(&seed);
-        sum(f, 1, step < 16 ? s->sum : noise);
+        sum(1, step < 16 ? s->sum : noise);
         shard_step(s);
         ck_assert(step != 15 || nb_causal_proved(f, 1));
     }
     ck_assert(!nb_causal_proved(f, 1));
-    nb_causal_destroy(f);
-    free(s);
 }
 END_TEST
 
@@ -467,21 +457,14 @@ END_TEST
  * unit. A key that passes to another unit for good is in doubt for some steps. */
 START_TEST(test_shared)
 {
-    struct nb_causal *f = nb_causal_create(SHARD);
-    struct shard *s = malloc(3 * sizeof(*s));
-    static uint32_t raw[SHARD];
     unsigned shared = 0, wrongly = 0, moved = 0;
 
-    for (unsigned u = 0; u < 3; u++)
-        shard_open(&s[u], OPT_ADAMW, 0.005f, SHARD, 40 + u);
+    open_units(3, OPT_ADAMW);
     for (unsigned step = 0; step < 120; step++) {
-        for (unsigned u = 0; u < 3; u++) {
-            shard_weights(&s[u], raw);
-            nb_causal_gather(f, 2, raw);
-        }
+        gather(s, 3);
         for (unsigned u = 0; u < 3; u++) { /* 1 and 2 share a key until step 60 */
             shard_gradient(&s[u], 0.02f);
-            sum(f, u == 0 ? 1 : step < 60 ? 2 : u == 1 ? 2 : 3, s[u].sum);
+            sum(u == 0 ? 1 : step < 60 ? 2 : u == 1 ? 2 : 3, s[u].sum);
             shard_step(&s[u]);
         }
         wrongly += (unsigned)nb_causal_shared(f, 1);
@@ -491,8 +474,6 @@ START_TEST(test_shared)
     ck_assert_uint_eq(wrongly, 0);
     ck_assert_uint_eq(shared, 40);
     ck_assert_uint_eq(moved, 0);
-    nb_causal_destroy(f);
-    free(s);
 }
 END_TEST
 
@@ -500,31 +481,24 @@ END_TEST
  * its certainty when its sums move no weights, or move another unit even once. */
 START_TEST(test_certain)
 {
-    struct nb_causal *f = nb_causal_create(SHARD);
-    struct shard *s = malloc(3 * sizeof(*s));
     static float noise[SHARD];
-    static uint32_t raw[SHARD];
     unsigned early = 0, late = 0, wrongly = 0, once = 0;
     uint64_t seed = 9;
 
-    for (unsigned u = 0; u < 3; u++)
-        shard_open(&s[u], OPT_ADAMW, 0.005f, SHARD, 40 + u);
+    open_units(3, OPT_ADAMW);
     for (unsigned step = 0; step < 120; step++) {
-        for (unsigned u = 0; u < 3; u++) {
-            shard_weights(&s[u], raw);
-            nb_causal_gather(f, 2, raw);
-        }
+        gather(s, 3);
         for (unsigned i = 0; i < SHARD; i++)
             noise[i] = rnd_normal(&seed);
         for (unsigned u = 0; u < 3; u++)
             shard_gradient(&s[u], 0.02f);
-        sum_of(f, 1, 1, step == 60 ? s[1].sum : s[0].sum);
-        sum_of(f, 2, 2 + step % 2,
-               step == 60 ? s[0].sum : s[1].sum);            /* two predictions in turn, both of one unit, */
-        sum_of(f, 3, step % 2 ? 2 : 3 + step % 4, s[2].sum); /* and of another unit */
-        sum_of(f, 4, 4, noise);
+        sum_of(1, 1, step == 60 ? s[1].sum : s[0].sum);
+        sum_of(2, 2 + step % 2,
+               step == 60 ? s[0].sum : s[1].sum);         /* two predictions in turn, both of one unit, */
+        sum_of(3, step % 2 ? 2 : 3 + step % 4, s[2].sum); /* and of another unit */
+        sum_of(4, 4, noise);
         if (step % 2) /* half of them move no weights */
-            sum_of(f, 5, 5, noise);
+            sum_of(5, 5, noise);
         for (unsigned u = 0; u < 3; u++)
             shard_step(&s[u]);
         early += (unsigned)(step < 8 && nb_causal_certain(f, 1));
@@ -538,8 +512,6 @@ START_TEST(test_certain)
     ck_assert_uint_eq(once, 0);
     ck_assert_uint_eq(wrongly, 0);
     ck_assert(nb_causal_certain(f, 1) && !nb_causal_certain(f, 0));
-    nb_causal_destroy(f);
-    free(s);
 }
 END_TEST
 
@@ -547,20 +519,13 @@ END_TEST
  * several parts of one gradient, and gradients of two units. */
 START_TEST(test_mixed)
 {
-    struct nb_causal *f = nb_causal_create(SHARD);
-    struct shard *s = malloc(2 * sizeof(*s));
     static float part[SHARD], rest[SHARD], noise[SHARD];
-    static uint32_t raw[SHARD];
     unsigned found = 0, wrongly = 0;
     uint64_t seed = 5;
 
-    for (unsigned u = 0; u < 2; u++)
-        shard_open(&s[u], (enum optimizer)_i, 0.005f, SHARD, 40 + u);
+    open_units(2, (enum optimizer)_i);
     for (unsigned step = 0; step < 100; step++) {
-        for (unsigned u = 0; u < 2; u++) {
-            shard_weights(&s[u], raw);
-            nb_causal_gather(f, 2, raw);
-        }
+        gather(s, 2);
         for (unsigned u = 0; u < 2; u++)
             shard_gradient(&s[u], 0.02f);
         for (unsigned i = 0; i < SHARD; i++) {
@@ -568,12 +533,12 @@ START_TEST(test_mixed)
             part[i] = s[0].sum[i] / 2 + 0.25f * noise[i] * fabsf(s[0].sum[i]);
             rest[i] = s[0].sum[i] - part[i];
         }
-        sum(f, 1, s[0].sum); /* and another sum */
-        sum(f, 1, noise);
-        sum(f, 2, part); /* micro-batches */
-        sum(f, 2, rest);
-        sum(f, 3, s[0].sum); /* two units */
-        sum(f, 3, s[1].sum);
+        sum(1, s[0].sum); /* and another sum */
+        sum(1, noise);
+        sum(2, part); /* micro-batches */
+        sum(2, rest);
+        sum(3, s[0].sum); /* two units */
+        sum(3, s[1].sum);
         for (unsigned u = 0; u < 2; u++)
             shard_step(&s[u]);
         found += (unsigned)(step >= 20 && nb_causal_mixed(f, 1));
@@ -584,12 +549,10 @@ START_TEST(test_mixed)
     ck_assert_uint_eq(wrongly, 0);
     /* One sum of six moves no weights, and the proof of the sum with the same key does not explain it. */
     ck_assert_msg(nb_causal_explained(f) < 0.9, "%.3f of the sums are explained", nb_causal_explained(f));
-    nb_causal_destroy(f);
-    free(s);
 }
 END_TEST
 
-static void gather_any(struct nb_causal *f, uint64_t seed)
+static void gather_any(uint64_t seed)
 {
     static uint32_t raw[SHARD];
 
@@ -602,46 +565,38 @@ static void gather_any(struct nb_causal *f, uint64_t seed)
  * new one. */
 START_TEST(test_stale)
 {
-    struct nb_causal *f = nb_causal_create(SHARD);
-    struct shard *s = malloc(2 * sizeof(*s));
-    static uint32_t raw[SHARD];
-
-    for (unsigned u = 0; u < 2; u++)
-        shard_open(&s[u], OPT_ADAMW, 0.005f, SHARD, 40 + u);
+    open_units(2, OPT_ADAMW);
     for (unsigned step = 0; step < 20; step++) {
-        shard_weights(&s[0], raw);
-        nb_causal_gather(f, 2, raw);
+        gather(&s[0], 1);
         shard_gradient(&s[0], 0.02f);
-        sum_of(f, 1, 1, s[0].sum);
+        sum_of(1, 1, s[0].sum);
         shard_step(&s[0]);
     }
     ck_assert(nb_causal_proved(f, 1) && nb_causal_certain(f, 1));
     for (unsigned i = 0; i < 5000; i++)
-        gather_any(f, 1000 + i % (NB_CAUSAL_WEIGHT_BLOCKS - 1));
+        gather_any(1000 + i % (NB_CAUSAL_WEIGHT_BLOCKS - 1));
     ck_assert(nb_causal_certain(f, 1)); /* the block may come back */
-    shard_weights(&s[1], raw);
-    nb_causal_gather(f, 2, raw);
+    gather(&s[1], 1);
     ck_assert(!nb_causal_proved(f, 1) && !nb_causal_certain(f, 1));
-    nb_causal_destroy(f);
-    free(s);
 }
 END_TEST
 
 /* More keys and units than the tables hold: the oldest make room, and no key is proved by mistake. */
 START_TEST(test_many)
 {
-    struct nb_causal *f = nb_causal_create(256);
     static float values[SHARD];
     static uint32_t raw[SHARD];
     uint64_t seed = 9;
 
+    f = nb_causal_create(256);
+    ck_assert(f);
     for (unsigned round = 0; round < 6000; round++) {
         for (unsigned i = 0; i < 256; i++) {
             raw[i] = (uint32_t)rnd(&seed) & 0xffff;
             values[i] = rnd_normal(&seed);
         }
         nb_causal_gather(f, 2, raw);
-        sum(f, 1 + round, values);
+        sum(1 + round, values);
         ck_assert(!nb_causal_proved(f, 1 + round));
     }
     nb_causal_destroy(f);
@@ -653,7 +608,8 @@ int main(void)
     setvbuf(stdout, NULL, _IOLBF, 0);
     return SUITE("causal", TEST(test_positions), TEST(test_power), LOOP(test_persistent, 0, OPT_COUNT),
                  TEST(test_layer_drop), LOOP(test_foreign, 0, (LATE - NOISE + 1) * OPT_COUNT),
-                 LOOP(test_few, 0, (LATE - NOISE + 1) * OPT_COUNT), TEST(test_once), TEST(test_fading),
-                 TEST(test_turned), TEST(test_doubt), TEST(test_young_doubt), TEST(test_shared),
-                 TEST(test_certain), TEST(test_stale), LOOP(test_mixed, 0, OPT_COUNT), TEST(test_many));
+                 LOOP(test_few, 0, (LATE - NOISE + 1) * OPT_COUNT), TEST(test_many), FIXTURE(setup, teardown),
+                 TEST(test_once), TEST(test_fading), TEST(test_turned), TEST(test_doubt),
+                 TEST(test_young_doubt), TEST(test_shared), TEST(test_certain), TEST(test_stale),
+                 LOOP(test_mixed, 0, OPT_COUNT));
 }
