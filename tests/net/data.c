@@ -32,8 +32,7 @@ START_TEST(odd_sizes)
     /* A quick run shortens the largest messages, too. */
     for (int i = 0; i < N; i++)
         sizes[i] = data_divisor > 1 ? all_sizes[i] % 500000 : all_sizes[i];
-    net = net_up(NULL, NULL);
-    pair_open(&p, stream_counts[_i]);
+    net = pair_up(&p, stream_counts[_i]);
     for (int round = 0; round < (data_divisor > 1 ? 2 : 3); round++) {
         for (int i = 0; i < N; i++) {
             src[i] = malloc(sizes[i] + 1);
@@ -214,8 +213,7 @@ START_TEST(grouped)
     size_t caps[N], got[N], n[N];
     struct pair p;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, stream_counts[_i]);
+    net = pair_up(&p, stream_counts[_i]);
     for (int size = 0; size < 3; size++) {
         for (int i = 0; i < N; i++) {
             n[i] = size == 0 ? (size_t)i * 5 : size == 1 ? 3000 + (size_t)i : 300000 + (size_t)i * 1111;
@@ -261,8 +259,7 @@ START_TEST(tag_waits)
     void *rreq_b, *rreq_a, *s[2];
     struct pair p;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 2);
+    net = pair_up(&p, 2);
     fill_bytes(a, 100, 1);
     fill_bytes(b, 100, 2);
     rreq_b = post_recv(p.recv, rb, 100, 22);
@@ -282,8 +279,7 @@ START_TEST(tag_waits)
     }
     ck_assert_int_eq(wait_req(rreq_a, NULL, 5000), 0);
     ck_assert(check_bytes(ra, 100, 1) && check_bytes(rb, 100, 2));
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -298,8 +294,7 @@ START_TEST(many_requests)
     struct pair p;
     int64_t begin;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, stream_counts[_i]);
+    net = pair_up(&p, stream_counts[_i]);
     fill_bytes(src, SIZE, 9);
     begin = now_ms();
     for (int i = 0; i < GROUPS * N; i++)

@@ -146,8 +146,7 @@ START_TEST(ipv6)
     ck_assert_int_eq(h.addr.ss_family, AF_INET6);
     ck_assert_int_eq(strncmp(net->ops->peer_name(p.send), "::1<", 4), 0);
     pair_exchange(&p, 300000);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -174,8 +173,7 @@ START_TEST(settings_of_sockets)
         ck_assert_int_eq(v, 2 * 131072);
     }
     pair_exchange(&p, 1 << 20);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 

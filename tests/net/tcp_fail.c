@@ -14,6 +14,7 @@
 #include "util.h"
 
 static struct nb_net *net;
+static struct pair p;
 static const int stream_counts[] = {1, 4};
 
 /* Check that every call on a failed comm returns the error at once, without another log line. */
@@ -44,11 +45,9 @@ START_TEST(too_long)
     uint8_t buf[2000], dst[1000];
     void *sreq, *rreq, *before_s, *before_r;
     int done, rc = 0;
-    struct pair p;
     int64_t end;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, stream_counts[_i]);
+    net = pair_up(&p, stream_counts[_i]);
     memset(buf, 1, sizeof(buf));
     memset(dst, 0x77, sizeof(dst));
     before_r = post_recv(p.recv, dst + 500, 10, 0);
@@ -79,8 +78,7 @@ START_TEST(too_long)
     ck_assert_int_eq(warnings(), 2);
     ck_assert_ptr_nonnull(strstr(last_warning(), "500"));
     ck_assert_ptr_nonnull(strstr(last_warning(), "499"));
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -90,18 +88,15 @@ START_TEST(too_long_stuck)
     size_t size = 64 << 20;
     uint8_t *buf = calloc(1, size);
     void *sreq, *rreq;
-    struct pair p;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, stream_counts[_i]);
+    net = pair_up(&p, stream_counts[_i]);
     sreq = post_send(p.send, buf, size, 0);
     ck_assert_int_eq(wait_req(sreq, NULL, 50), -ETIME);
     rreq = post_recv(p.recv, buf, size - 1, 0);
     ck_assert_int_eq(wait_req(rreq, NULL, 5000), -EMSGSIZE);
     ck_assert_int_eq(wait_req(sreq, NULL, 5000), -EMSGSIZE);
     check_sticky_send(p.send, -EMSGSIZE);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
     free(buf);
 }
 END_TEST
@@ -112,10 +107,8 @@ START_TEST(damaged_header)
     void *rreq, *rreq2, *sreq;
     int rc = 0, done = 0;
     int64_t end = patient_ms() + 5000;
-    struct pair p;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, stream_counts[_i]);
+    net = pair_up(&p, stream_counts[_i]);
     rreq = post_recv(p.recv, junk, sizeof(junk), 0);
     rreq2 = post_recv(p.recv, junk, sizeof(junk), 0);
     ck_assert_int_eq(send(((struct nb_tcp_send *)p.send)->stream[0].fd, junk, sizeof(junk), 0), sizeof(junk));
@@ -131,8 +124,7 @@ START_TEST(damaged_header)
         ck_assert_int_lt(patient_ms(), end);
     }
     ck_assert_int_eq(rc, -EPROTO);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -147,7 +139,6 @@ START_TEST(absurd_headers)
     struct nb_tcp_hello hello = {.version = NB_TCP_WIRE_VERSION, .streams = 1, .conn_id = "hand"};
     uint8_t b[NB_TCP_HELLO_BYTES], dst[16];
     struct nb_tcp_handle h;
-    struct pair p = {0};
     void *rreq;
     int fd;
 
@@ -167,8 +158,7 @@ START_TEST(absurd_headers)
     ck_assert_int_eq(wait_req(rreq, NULL, 2000), -EPROTO);
     ck_assert_int_eq(warnings(), 1);
     close(fd);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -183,11 +173,9 @@ START_TEST(absurd_parts)
     struct nb_tcp_frame first = {.seq = 0, .size = 8, .len = 4, .kind = NB_TCP_DATA};
     uint8_t b[2 * NB_TCP_FRAME_BYTES + 4], dst[16];
     struct nb_tcp_send *s;
-    struct pair p;
     void *rreq;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 1);
+    net = pair_up(&p, 1);
     s = p.send;
     rreq = post_recv(p.recv, dst, sizeof(dst), 0);
     memset(b, 0, sizeof(b));
@@ -195,37 +183,36 @@ START_TEST(absurd_parts)
     nb_tcp_frame_put(b + NB_TCP_FRAME_BYTES + 4, &second[_i], s->c.key);
     ck_assert_int_eq(send(s->stream[0].fd, b, sizeof(b), 0), sizeof(b));
     ck_assert_int_eq(wait_req(rreq, NULL, 2000), -EPROTO);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
 /* ---- a peer in another process ---- */
 
 /* Fork a peer that connects to the listener as sender and then does `work`. The parent gets its recv comm. */
-static pid_t fork_sender(struct pair *p, int streams, void (*work)(void *send))
+static pid_t fork_sender(int streams, void (*work)(void *send))
 {
     struct nb_net_conn_cfg cfg = {.streams = streams, .traffic_class = -1};
     int64_t end = patient_ms() + 5000;
     pid_t pid;
 
-    memset(p, 0, sizeof(*p));
-    ck_assert_int_eq(net->ops->listen(net, 0, p->handle, &p->listen), 0);
+    memset(&p, 0, sizeof(p));
+    ck_assert_int_eq(net->ops->listen(net, 0, p.handle, &p.listen), 0);
     pid = fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         void *send = NULL;
 
-        net->ops->close_listen(p->listen);
+        net->ops->close_listen(p.listen);
         while (!send) {
-            if (net->ops->connect(net, 0, &cfg, p->handle, &send))
+            if (net->ops->connect(net, 0, &cfg, p.handle, &send))
                 _exit(1);
         }
         work(send);
         _exit(0);
     }
-    while (!p->recv) {
-        ck_assert_int_eq(net->ops->accept(p->listen, &p->recv), 0);
+    while (!p.recv) {
+        ck_assert_int_eq(net->ops->accept(p.listen, &p.recv), 0);
         ck_assert_int_lt(patient_ms(), end);
     }
     return pid;
@@ -247,13 +234,12 @@ START_TEST(killed_inside_message)
     uint8_t *dst = malloc(32 << 20);
     int rc, done, status;
     int64_t begin, end;
-    struct pair p;
     void *rreq, *later;
     pid_t pid;
 
     /* So slow that part of the message must still be missing when the peer dies: 26 s. */
     net = net_up("NIBBLE_TCP_PACE_MBPS=10", NULL);
-    pid = fork_sender(&p, stream_counts[_i], send_half_then_hang);
+    pid = fork_sender(stream_counts[_i], send_half_then_hang);
     rreq = post_recv(p.recv, dst, 32 << 20, 0);
     later = post_recv(p.recv, dst, 1, 0);
     /* Wait until some of it is here. */
@@ -274,8 +260,7 @@ START_TEST(killed_inside_message)
     ck_assert_int_eq(warnings(), 1);
     ck_assert_ptr_nonnull(strstr(last_warning(), net->ops->peer_name(p.recv)));
     ck_assert_int_eq(net->ops->poll_fds(p.recv, 0, NULL, 0), -1);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
     free(dst);
 }
 END_TEST
@@ -307,13 +292,12 @@ static void await_bytes(const struct nb_tcp_recv *r)
 START_TEST(killed_between)
 {
     char dst[8] = "";
-    struct pair p;
     void *r1, *r2;
     int status;
     pid_t pid;
 
     net = net_up(NULL, NULL);
-    pid = fork_sender(&p, stream_counts[_i], send_one_then_hang);
+    pid = fork_sender(stream_counts[_i], send_one_then_hang);
     await_bytes(p.recv);
     kill(pid, SIGKILL);
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
@@ -323,8 +307,7 @@ START_TEST(killed_between)
     ck_assert_int_eq(wait_req(r1, NULL, 0), 0);
     ck_assert_str_eq(dst, "hello");
     ck_assert_int_eq(warnings(), 1);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -333,12 +316,10 @@ START_TEST(receiver_gone)
 {
     size_t size = 64 << 20;
     uint8_t *buf = calloc(1, size);
-    struct pair p;
     void *a, *b;
     int done;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, stream_counts[_i]);
+    net = pair_up(&p, stream_counts[_i]);
     a = post_send(p.send, buf, size, 0);
     b = post_send(p.send, buf, 10, 0);
     ck_assert_int_eq(wait_req(a, NULL, 50), -ETIME);
@@ -348,8 +329,7 @@ START_TEST(receiver_gone)
     ck_assert_int_eq(net->ops->test(b, &done, NULL), -ECONNRESET);
     check_sticky_send(p.send, -ECONNRESET);
     ck_assert_int_eq(warnings(), 1);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
     free(buf);
 }
 END_TEST
@@ -362,10 +342,8 @@ START_TEST(close_with_unread)
 {
     int64_t end = patient_ms() + 5000;
     int rc = 0, fd;
-    struct pair p;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, stream_counts[_i]);
+    net = pair_up(&p, stream_counts[_i]);
     fd = ((struct nb_tcp_send *)p.send)->stream[0].fd;
     ck_assert_int_eq(wait_req(post_send(p.send, "alive", 5, 0), NULL, 5000), 0);
     net->ops->close_recv(p.recv);
@@ -383,8 +361,7 @@ START_TEST(close_with_unread)
     check_sticky_send(p.send, -ECONNRESET);
     ck_assert_msg(warnings() == 0, "%s", last_warning());
     ck_assert_ptr_nonnull(logged("has closed the connection"));
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -394,10 +371,8 @@ START_TEST(close_in_order)
     static uint8_t src[SIZE], dst[SIZE];
     void *s[3], *r[3], *more;
     struct pollfd fds[32];
-    struct pair p;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, stream_counts[_i]);
+    net = pair_up(&p, stream_counts[_i]);
     fill_bytes(src, SIZE, 4);
     for (int i = 0; i < 3; i++)
         s[i] = post_send(p.send, src, i == 1 ? SIZE : 10, 0);
@@ -413,8 +388,7 @@ START_TEST(close_in_order)
     ck_assert(check_bytes(dst, SIZE, 4)); /* all three began with the same bytes */
     check_sticky_recv(p.recv, -ECONNRESET);
     ck_assert_msg(warnings() == 0, "%s", last_warning());
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -423,7 +397,6 @@ START_TEST(close_with_requests)
     size_t size = 64 << 20;
     uint8_t *buf = calloc(1, size);
     int64_t begin;
-    struct pair p;
 
     net = net_up(NULL, NULL);
     for (int order = 0; order < 2; order++) {

@@ -270,8 +270,7 @@ START_TEST(strangers)
     pair_exchange(&p, 100);
     for (int i = 0; i < n; i++)
         close(fd[i]);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
     ck_assert_int_eq(open_fds(), fds);
 }
 END_TEST
@@ -354,8 +353,7 @@ START_TEST(unfinished_peers)
         ck_assert_int_lt(patient_ms(), end);
     }
     pair_exchange(&p, 1000);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
     ck_assert_int_eq(open_fds(), fds);
 }
 END_TEST
@@ -430,8 +428,7 @@ START_TEST(cycles)
         }
         net->ops->close_listen(listen);
         pair_close(&half);
-        pair_close(&p);
-        net_down();
+        pair_down(&p);
         ck_assert_msg(open_fds() == fds, "cycle %d: %d descriptors, %d before", i, open_fds(), fds);
         ck_assert_int_eq(helper_threads(), 0);
     }

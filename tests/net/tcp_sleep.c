@@ -61,16 +61,14 @@ START_TEST(poll_wakes_receiver)
     pthread_t t;
     void *ret;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, stream_counts[_i]);
+    net = pair_up(&p, stream_counts[_i]);
     atomic_store(&other_side_moves, 0);
     ck_assert_int_eq(pthread_create(&t, NULL, send_later, &p), 0);
     ck_assert_int_eq(sleep_for(p.recv, 0, post_recv(p.recv, dst, sizeof(dst), 0)), 0);
     ck_assert_uint_lt(woken, 100); /* it slept */
     pthread_join(t, &ret);
     ck_assert_int_eq((int)(intptr_t)ret, 0);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -82,8 +80,7 @@ START_TEST(poll_read_ahead)
     void *s[N];
     struct pair p;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, stream_counts[_i]);
+    net = pair_up(&p, stream_counts[_i]);
     for (int i = 0; i < N; i++)
         s[i] = post_send(p.send, src, sizeof(src), i % 2);
     ck_assert_int_eq(wait_all(s, N, 5000), 0);
@@ -93,8 +90,7 @@ START_TEST(poll_read_ahead)
         ck_assert_int_eq(sleep_for(p.recv, 0, odd), 0);
         ck_assert_int_eq(sleep_for(p.recv, 0, even), 0);
     }
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -124,8 +120,7 @@ START_TEST(poll_wakes_sender)
     pthread_t t;
     void *ret;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, stream_counts[_i]);
+    net = pair_up(&p, stream_counts[_i]);
     ck_assert_int_eq(net->ops->poll_fds(p.send, 1, fds, 32), 0);
     atomic_store(&other_side_moves, 0);
     ck_assert_int_eq(pthread_create(&t, NULL, recv_later, &p), 0);
@@ -135,8 +130,7 @@ START_TEST(poll_wakes_sender)
     pthread_join(t, &ret);
     ck_assert_int_eq((int)(intptr_t)ret, 0);
     ck_assert_int_eq(net->ops->poll_fds(p.send, 1, fds, 32), 0);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
     free(src);
 }
 END_TEST
@@ -289,8 +283,7 @@ START_TEST(watched)
     struct pair p;
     void *reqs[2];
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, stream_counts[_i]);
+    net = pair_up(&p, stream_counts[_i]);
     fds.fd = net->ops->watch_fd(p.recv);
     if (stream_counts[_i] > 1) {
         ck_assert_int_eq(fds.fd, -1);
@@ -303,8 +296,7 @@ START_TEST(watched)
         ck_assert_int_eq(wait_all(reqs, 2, 5000), 0);
         ck_assert_int_eq(poll(&fds, 1, 0), 0);
     }
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 

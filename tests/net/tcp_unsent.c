@@ -69,8 +69,7 @@ START_TEST(nobody_reads)
         ck_assert_int_eq(wait_all(both, 2, 20000), 0);
         ck_assert(check_bytes(got, BYTES, 7));
     }
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
     free(data);
     free(got);
 }
@@ -87,8 +86,7 @@ START_TEST(only_where_it_is_wanted)
     ck_assert_int_eq(limit_of(((struct nb_tcp_send *)p.send)->stream[0].fd), limit_of(fd));
     ck_assert_int_eq(((struct nb_tcp_send *)p.send)->stream[0].unsent.limit, 0);
     close(fd);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -170,8 +168,7 @@ START_TEST(lazy)
     ck_assert_int_eq(wait_all(reqs, 2 * MESSAGES, 5000), 0);
     for (int i = 0; i < MESSAGES; i++)
         ck_assert(check_bytes(got[i], BYTES, (unsigned)i));
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 

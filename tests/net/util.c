@@ -285,6 +285,19 @@ void pair_close(struct pair *p)
     memset(p, 0, sizeof(*p));
 }
 
+struct nb_net *pair_up(struct pair *p, int streams)
+{
+    net_up(NULL, NULL);
+    pair_open(p, streams);
+    return net;
+}
+
+void pair_down(struct pair *p)
+{
+    pair_close(p);
+    net_down();
+}
+
 void *post_send(void *comm, const void *data, size_t size, int tag)
 {
     void *req = NULL;

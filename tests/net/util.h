@@ -46,6 +46,9 @@ void pair_open(struct pair *p, int streams);
 /* Do it as `cfg` says. NULL: defaults. */
 void pair_open_as(struct pair *p, const struct nb_net_conn_cfg *cfg);
 void pair_close(struct pair *p); /* both comms, each may be NULL */
+/* Take the transport without further settings and open the pair, and end both. */
+struct nb_net *pair_up(struct pair *p, int streams);
+void pair_down(struct pair *p);
 
 /* Post. An error or "later" fails the test. */
 void *post_send(void *comm, const void *data, size_t size, int tag);

@@ -19,6 +19,7 @@
 #define NO_WAIT_MS 900 /* less than the transport's wait, where it waits, for its peer's last data */
 
 static struct nb_net *net;
+static struct pair p;
 static uint8_t src[SIZE], dst[SIZE];
 
 /* ---- closing ---- */
@@ -28,11 +29,9 @@ static uint8_t src[SIZE], dst[SIZE];
 static int64_t close_with_unfinished(bool sender)
 {
     void *r[3], *s[3];
-    struct pair p;
     int64_t begin, took;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 1);
+    net = pair_up(&p, 1);
     for (int i = 0; i < 3; i++) {
         r[i] = post_recv(p.recv, dst, SIZE, i);
         s[i] = post_send(p.send, src, SIZE, i + 10);
@@ -73,11 +72,9 @@ START_TEST(leave)
 {
     void *handle, *r = NULL, *s, *data = dst;
     size_t size = SIZE;
-    struct pair p;
     int tag = 0;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 1);
+    net = pair_up(&p, 1);
     ck_assert_int_eq(net->ops->reg_mr(p.recv, dst, SIZE, NB_MEM_HOST, &handle), 0);
     ck_assert_int_eq(net->ops->irecv(p.recv, 1, &data, &size, &tag, &handle, &r), 0);
     ck_assert_int_eq(net->ops->irecv(p.recv, 1, &data, &size, &tag, &handle, &r), 0);
@@ -90,8 +87,7 @@ START_TEST(leave)
     failed_recv(net, p.recv, -ECANCELED);
     ck_assert_msg(warnings() == 0, "%s", last_warning());
     ck_assert_int_eq(wait_req(r, NULL, IN_TIME_MS), -ECANCELED);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -99,7 +95,6 @@ END_TEST
 START_TEST(close_drains)
 {
     void *r[8], *s[8];
-    struct pair p;
 
     fake.shuffle = _i;
     net = net_up("NCCL_IB_SPLIT_DATA_ON_QPS=1", NULL);
@@ -125,8 +120,7 @@ START_TEST(close_drains)
     ck_assert_int_eq(wait_req(post_recv(p.recv, dst, SIZE, 0), NULL, IN_TIME_MS), -ECONNRESET);
     failed_recv(net, p.recv, -ECONNRESET);
     ck_assert_int_eq(warnings(), 0);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -134,11 +128,9 @@ END_TEST
 START_TEST(acknowledged_by_goodbye)
 {
     void *r[2], *s[3];
-    struct pair p;
 
     fake.lose_acks = true;
-    net = net_up(NULL, NULL);
-    pair_open(&p, 1);
+    net = pair_up(&p, 1);
     for (int i = 0; i < 2; i++) {
         r[i] = post_recv(p.recv, dst, SIZE, 0);
         s[i] = post_send(p.send, src, SIZE, 0);
@@ -153,18 +145,15 @@ START_TEST(acknowledged_by_goodbye)
     if (_i)
         ck_assert_int_eq(wait_req(s[2], NULL, IN_TIME_MS), -ECONNRESET);
     ck_assert_int_eq(warnings(), 0);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
 START_TEST(peer_dies)
 {
-    struct pair p;
     void *r, *s;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 1);
+    net = pair_up(&p, 1);
     r = post_recv(p.recv, dst, SIZE, 0);
     s = post_send(p.send, src, SIZE, 5);
     /* Do as the kernel does for a process that ends. */
@@ -175,25 +164,21 @@ START_TEST(peer_dies)
         ck_assert_int_eq(wait_req(r, NULL, IN_TIME_MS), -ECONNRESET);
     has(last_warning(), "process has ended");
     has(last_warning(), "127.0.0.1<");
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
 START_TEST(nonsense_from_peer)
 {
     char junk[NB_VERBS_CONTROL_BYTES];
-    struct pair p;
     void *r;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 1);
+    net = pair_up(&p, 1);
     r = post_recv(p.recv, dst, SIZE, 0);
     memset(junk, 'x', sizeof(junk));
     ck_assert_int_eq(send(((struct nb_verbs_comm *)p.send)->fd, junk, sizeof(junk), 0), (int)sizeof(junk));
     ck_assert_int_eq(wait_req(r, NULL, IN_TIME_MS), -EPROTO);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -201,7 +186,6 @@ START_TEST(cycles)
 {
     int fds, threads;
     struct fake_counts c0, c;
-    struct pair p;
     void *req[2];
 
     net = net_up(NULL, NULL);
@@ -270,10 +254,8 @@ START_TEST(sleeping)
 {
     struct sleeper a, b;
     pthread_t t[2];
-    struct pair p;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 2);
+    net = pair_up(&p, 2);
     a = (struct sleeper){.comm = p.send, .handle = mh(p.send, src, SIZE), .sends = true, .messages = 3000};
     b = (struct sleeper){.comm = p.recv, .handle = mh(p.recv, dst, SIZE), .messages = 3000};
     ck_assert_int_eq(pthread_create(&t[0], NULL, sleep_and_move, &a), 0);
@@ -283,8 +265,7 @@ START_TEST(sleeping)
     ck_assert_int_eq(a.rc, 0);
     ck_assert_int_eq(b.rc, 0);
     ck_assert_int_eq(a.late + b.late, 0);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -293,11 +274,9 @@ END_TEST
 START_TEST(descriptors)
 {
     struct pollfd fds[3];
-    struct pair p;
     void *r, *s;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 1);
+    net = pair_up(&p, 1);
     ck_assert_int_eq(net->ops->poll_fds(p.send, 1, fds, 3), 0);
     ck_assert_int_eq(net->ops->poll_fds(p.recv, 0, fds, 3), 0);
     s = post_send(p.send, src, SIZE, 0);
@@ -327,8 +306,7 @@ START_TEST(descriptors)
         ck_assert_int_eq(net->ops->poll_fds(p.recv, 0, fds, 3), -1);
         ck_assert_int_eq(wait_req(r, NULL, 10), -ECONNRESET);
     }
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 

@@ -252,8 +252,7 @@ START_TEST(cache)
             ck_assert_int_eq(net->ops->dereg_mr(p.recv, m[(i * 4 + round) % 9]), 0);
     }
     ck_assert_int_eq(fake_counts().mrs, base);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -265,8 +264,7 @@ START_TEST(dmabuf)
     void *m;
 
     fake.dmabuf = true;
-    net = net_up(NULL, NULL);
-    pair_open(&p, 1);
+    net = pair_up(&p, 1);
     fake_forget();
     ck_assert_int_eq(net->ops->reg_mr_dmabuf(p.recv, memory + 4096, 5000, NB_MEM_CUDA, 8192, 33, &m), 0);
     e = fake_log(FAKE_REG, -1, 0);
@@ -277,16 +275,13 @@ START_TEST(dmabuf)
     ck_assert(e->access & IBV_ACCESS_RELAXED_ORDERING);
     ck_assert_int_eq(net->ops->dereg_mr(p.recv, m), 0);
     ck_assert_int_eq(net->ops->reg_mr_dmabuf(p.recv, memory, 5000, NB_MEM_CUDA, 0, -1, &m), -EINVAL);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
     /* A driver without DMA-BUF. */
     fake.dmabuf = false;
-    net = net_up(NULL, NULL);
-    pair_open(&p, 1);
+    net = pair_up(&p, 1);
     ck_assert_int_eq(net->ops->reg_mr_dmabuf(p.recv, memory, 5000, NB_MEM_CUDA, 0, 33, &m), -EINVAL);
     ck_assert_ptr_nonnull(strstr(last_warning(), "not supported"));
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 

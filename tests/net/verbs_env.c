@@ -32,13 +32,13 @@
 #define SIZE 100000
 
 static struct nb_net *net;
+static struct pair p;
 static uint8_t dst[SIZE];
 
 /* Make a connection with one more setting, and close it. */
 static void connect_once(const char *setting, int traffic_class)
 {
     struct nb_net_conn_cfg cfg = {.traffic_class = traffic_class};
-    struct pair p = {0};
 
     net = net_up(setting, NULL);
     fake_forget();
@@ -50,8 +50,7 @@ static void connect_once(const char *setting, int traffic_class)
             ck_assert_int_eq(net->ops->accept(p.listen, &p.recv), 0);
     }
     exchange(&p, 1000);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 
 /* ---- queue pairs ---- */
@@ -174,7 +173,6 @@ START_TEST(modify_retries)
         {"NCCL_IB_MQP_RETRY_SLEEP_MSEC=1", NULL, EINVAL, 1, false},
         {"NCCL_IB_MQP_RETRY_SLEEP_MSEC=1", "NCCL_IB_MQP_RETRY_ALL=1", EINVAL, 1, true},
     };
-    struct pair p = {0};
     int64_t end = patient_ms() + 5000;
     int rc = 0, arc = 0;
 
@@ -194,8 +192,7 @@ START_TEST(modify_retries)
     } else {
         ck_assert(rc != 0 || arc != 0);
     }
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -203,7 +200,6 @@ END_TEST
 static int64_t connect_retrying(const char *setting, int tries)
 {
     int64_t begin, took;
-    struct pair p;
 
     net = net_up(setting, NULL);
     for (int i = 0; i < tries; i++)
@@ -211,8 +207,7 @@ static int64_t connect_retrying(const char *setting, int tries)
     begin = now_ms();
     pair_open(&p, 1);
     took = now_ms() - begin;
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
     return took;
 }
 
@@ -243,7 +238,6 @@ END_TEST
 START_TEST(whole_or_split)
 {
     const uint8_t *to = NULL;
-    struct pair p;
 
     net = net_up("NCCL_IB_QPS_PER_CONNECTION=4",
                  _i ? "NCCL_IB_SPLIT_DATA_ON_QPS=1" : "NCCL_IB_SPLIT_DATA_ON_QPS=0", NULL);
@@ -271,8 +265,7 @@ START_TEST(whole_or_split)
                 ck_assert_uint_ne(fake_log(FAKE_POST, -1, k)->qpn, fake_log(FAKE_POST, -1, j)->qpn);
         }
     }
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -294,8 +287,6 @@ static const struct {
 
 START_TEST(adaptive_routing)
 {
-    struct pair p;
-
     fake.device[0].port[0].link = adaptive[_i].link;
     net = adaptive[_i].a ? net_up(adaptive[_i].a, adaptive[_i].b, NULL) : net_up(NULL, NULL);
     pair_open(&p, 1);
@@ -306,8 +297,7 @@ START_TEST(adaptive_routing)
     ck_assert_int_eq(fake_logged(FAKE_POST, IBV_WR_RDMA_WRITE_WITH_IMM), 2);
     ck_assert_uint_eq(fake_log(FAKE_POST, IBV_WR_RDMA_WRITE_WITH_IMM, 1)->bytes,
                       adaptive[_i].writes ? 8 : adaptive[_i].size);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -325,7 +315,6 @@ START_TEST(relaxed_ordering)
         {NULL, true, false},
     };
     const struct fake_entry *e;
-    struct pair p;
     void *m;
 
     fake.no_iova2 = cases[_i].old;
@@ -341,8 +330,7 @@ START_TEST(relaxed_ordering)
     ck_assert_int_eq(e->iova2, cases[_i].relaxed);
     ck_assert(e->access & IBV_ACCESS_REMOTE_WRITE && e->access & IBV_ACCESS_REMOTE_READ);
     ck_assert_int_eq(net->ops->dereg_mr(p.recv, m), 0);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -351,7 +339,6 @@ START_TEST(flush)
 {
     size_t size = SIZE;
     void *data = dst, *gpu, *host, *req = NULL;
-    struct pair p;
 
     fake.peermem = true;
     net = net_up(_i ? "NCCL_GDR_FLUSH_DISABLE=1" : "NCCL_GDR_FLUSH_DISABLE=0", NULL);
@@ -388,8 +375,7 @@ START_TEST(flush)
     }
     net->ops->dereg_mr(p.recv, gpu);
     net->ops->dereg_mr(p.recv, host);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -397,16 +383,13 @@ END_TEST
 
 START_TEST(return_async_events)
 {
-    struct pair p;
-
     net = net_up("NCCL_IB_RETURN_ASYNC_EVENTS=0", NULL);
     pair_open(&p, 1);
     fake_event(0, _i ? IBV_EVENT_DEVICE_FATAL : IBV_EVENT_QP_FATAL, 0);
     ck_assert_int_eq(wait_req(post_recv(p.recv, dst, SIZE, 9), NULL, 50), -ETIME);
     exchange(&p, 1000);
     ck_assert_int_eq(warnings(), 1); /* logged, without a failure */
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 

@@ -17,6 +17,7 @@
 #define IN_TIME_MS 2000 /* the transport waits 100 ms for a peer's last words, 1000 ms for its last data */
 
 static struct nb_net *net;
+static struct pair p;
 static uint8_t src[SIZE], dst[SIZE];
 
 /* ---- completion errors ---- */
@@ -47,11 +48,9 @@ static void check_report(enum ibv_wc_status status, const char *from)
 START_TEST(send_status)
 {
     int err = nb_verbs_status_errno(statuses[_i]);
-    struct pair p;
     void *r, *s;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 2);
+    net = pair_up(&p, 2);
     r = post_recv(p.recv, dst, SIZE, 0);
     fake_fail_wc(FAKE_SENDER, 1, statuses[_i], 0x77);
     s = post_send(p.send, src, SIZE, 0);
@@ -61,8 +60,7 @@ START_TEST(send_status)
     failed_send(net, p.send, err);
     failed_recv(net, p.recv, err);
     ck_assert_int_eq(warnings(), 2);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -72,11 +70,9 @@ START_TEST(clear_status)
     int err = nb_verbs_status_errno(statuses[_i]);
     void *r, *s, *data = dst, *handle;
     size_t size = SIZE;
-    struct pair p;
     int tag = 0;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 1);
+    net = pair_up(&p, 1);
     handle = mh(p.recv, dst, SIZE);
     s = post_send(p.send, src, SIZE, 0);
     fake_fail_wc(FAKE_SENDER, 1, statuses[_i], 0x77);
@@ -84,8 +80,7 @@ START_TEST(clear_status)
     ck_assert_int_eq(wait_req(r, NULL, IN_TIME_MS), err);
     ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), err);
     check_report(statuses[_i], " from ");
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -93,11 +88,9 @@ END_TEST
 START_TEST(receive_status)
 {
     int err = nb_verbs_status_errno(statuses[_i]);
-    struct pair p;
     void *r, *s;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 3);
+    net = pair_up(&p, 3);
     r = post_recv(p.recv, dst, SIZE, 0);
     fake_fail_wc(FAKE_RECEIVER, 1, statuses[_i], 0x77);
     s = post_send(p.send, src, SIZE, 0);
@@ -108,8 +101,7 @@ START_TEST(receive_status)
         ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), err);
     failed_send(net, p.send, err);
     check_report(statuses[_i], " from ");
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -118,11 +110,9 @@ START_TEST(done_before)
 {
     size_t got = 0;
     void *r[2], *s;
-    struct pair p;
     int done = 0;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 1);
+    net = pair_up(&p, 1);
     r[0] = post_recv(p.recv, dst, SIZE, 0);
     r[1] = post_recv(p.recv, dst, SIZE, 0);
     s = post_send(p.send, src, 700, 0);
@@ -133,8 +123,7 @@ START_TEST(done_before)
     ck_assert_int_eq(net->ops->test(r[0], &done, &got), 0);
     ck_assert_int_eq(done, 1);
     ck_assert_uint_eq(got, 700);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -156,11 +145,9 @@ START_TEST(call_fails)
     void *r = NULL, *s = NULL, *data = dst, *handle;
     struct pollfd fds[3];
     size_t size = SIZE;
-    struct pair p;
     int tag = 0, rc = 0, done;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 1);
+    net = pair_up(&p, 1);
     handle = mh(p.recv, dst, SIZE);
     mh(p.send, src, SIZE);
     if (posts[_i].sender && strcmp(posts[_i].call, "req_notify_cq") != 0)
@@ -187,27 +174,26 @@ START_TEST(call_fails)
         ck_assert_int_eq(rc, -posts[_i].err);
     }
     has(logged(posts[_i].text), "127.0.0.1<");
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
 /* ---- connecting ---- */
 
 /* Drive both sides until each has a comm or an error. */
-static void connect_both(struct pair *p, int *send_rc, int *recv_rc)
+static void connect_both(int *send_rc, int *recv_rc)
 {
     int64_t end = patient_ms() + 5000;
 
-    memset(p, 0, sizeof(*p));
+    memset(&p, 0, sizeof(p));
     *send_rc = *recv_rc = 0;
-    ck_assert_int_eq(net->ops->listen(net, 0, p->handle, &p->listen), 0);
-    while ((!p->send && !*send_rc) || (!p->recv && !*recv_rc)) {
-        if (!p->send && !*send_rc)
-            *send_rc = net->ops->connect(net, 0, NULL, p->handle, &p->send);
-        if (!p->recv && !*recv_rc)
-            *recv_rc = net->ops->accept(p->listen, &p->recv);
-        if ((*send_rc && !p->recv) || patient_ms() > end)
+    ck_assert_int_eq(net->ops->listen(net, 0, p.handle, &p.listen), 0);
+    while ((!p.send && !*send_rc) || (!p.recv && !*recv_rc)) {
+        if (!p.send && !*send_rc)
+            *send_rc = net->ops->connect(net, 0, NULL, p.handle, &p.send);
+        if (!p.recv && !*recv_rc)
+            *recv_rc = net->ops->accept(p.listen, &p.recv);
+        if ((*send_rc && !p.recv) || patient_ms() > end)
             break; /* accept has no peer left to wait for */
     }
 }
@@ -229,11 +215,10 @@ START_TEST(connect_fails)
 {
     int fds = open_fds(), send_rc, recv_rc;
     const char *line;
-    struct pair p;
 
     net = net_up(NULL, NULL);
     fake_fail_call(making[_i].call, making[_i].nth, ENOSPC);
-    connect_both(&p, &send_rc, &recv_rc);
+    connect_both(&send_rc, &recv_rc);
     ck_assert_msg(send_rc == -ENOSPC || recv_rc == -ENOSPC, "%d %d", send_rc, recv_rc);
     if (recv_rc == -ENOSPC) {
         ck_assert_int_ne(send_rc, 0);
@@ -243,8 +228,7 @@ START_TEST(connect_fails)
     line = logged(send_rc == -ENOSPC ? "connecting from fake0 to " : "a connection from ");
     has(line, "127.0.0.1<");
     has(line, strerror(ENOSPC));
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
     ck_assert_int_eq(open_fds(), fds);
 }
 END_TEST
@@ -252,15 +236,12 @@ END_TEST
 /* The kernel must ask for the peer's address first. */
 START_TEST(address_not_resolved)
 {
-    struct pair p;
-
     net = net_up("NCCL_IB_MQP_RETRY_SLEEP_MSEC=10", NULL);
     fake_fail_call("modify_qp", 3, ETIMEDOUT);
     fake_fail_call("modify_qp", 4, ETIMEDOUT);
     pair_open(&p, 1);
     ck_assert_int_eq(warnings(), 0);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -322,22 +303,20 @@ END_TEST
 START_TEST(connect_over_down_port)
 {
     int send_rc, recv_rc, n = 0;
-    struct pair p;
 
     fake.device[0].port[0].down = _i;
     net = net_up("NCCL_IB_HCA==fake0,fake1", NULL);
     ck_assert_int_eq(net->ops->devices(net, &n), 0);
     ck_assert_int_eq(n, 2);
     fake_port_set(0, 1, false);
-    connect_both(&p, &send_rc, &recv_rc);
+    connect_both(&send_rc, &recv_rc);
     ck_assert_int_eq(send_rc, -ENETDOWN);
     has(logged("port 1 is not active"), "fake0");
     has(logged("port 1 is not active"), "127.0.0.1<");
     fake_port_set(0, 1, true);
     pair_close(&p);
     pair_open(&p, 1);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -387,11 +366,9 @@ END_TEST
 
 START_TEST(registration)
 {
-    struct pair p;
     void *m = &p;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 1);
+    net = pair_up(&p, 1);
     fake_fail_call("reg_mr_iova2", 1, ENOMEM);
     ck_assert_int_eq(net->ops->reg_mr(p.send, src, SIZE, NB_MEM_HOST, &m), -ENOMEM);
     ck_assert_ptr_null(m);
@@ -405,8 +382,7 @@ START_TEST(registration)
     has(last_warning(), "nvidia_peermem");
     ck_assert_int_eq(net->ops->reg_mr(p.send, NULL, SIZE, NB_MEM_HOST, &m), -EINVAL);
     ck_assert_int_eq(net->ops->reg_mr(p.send, src, 0, NB_MEM_HOST, &m), -EINVAL);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -414,16 +390,13 @@ START_TEST(unregistered)
 {
     void *req = NULL, *data = dst, *none = NULL;
     size_t size = SIZE;
-    struct pair p;
     int tag = 0;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 1);
+    net = pair_up(&p, 1);
     ck_assert_int_eq(net->ops->isend(p.send, src, SIZE, 0, NULL, &req), -EINVAL);
     ck_assert_int_eq(net->ops->irecv(p.recv, 1, &data, &size, &tag, &none, &req), -EINVAL);
     has(last_warning(), "not registered");
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -436,11 +409,10 @@ static const enum ibv_event_type fatal_events[] = {IBV_EVENT_QP_FATAL, IBV_EVENT
 START_TEST(fatal_event)
 {
     bool all = fatal_events[_i] == IBV_EVENT_DEVICE_FATAL;
-    struct pair p, q;
+    struct pair q;
     void *r, *s, *rq;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 1);
+    net = pair_up(&p, 1);
     pair_open(&q, 1);
     r = post_recv(p.recv, dst, SIZE, 0);
     rq = post_recv(q.recv, dst, SIZE, 0);
@@ -473,11 +445,9 @@ START_TEST(harmless_events)
     static const enum ibv_event_type types[] = {IBV_EVENT_PORT_ACTIVE,       IBV_EVENT_LID_CHANGE,
                                                 IBV_EVENT_GID_CHANGE,        IBV_EVENT_SM_CHANGE,
                                                 IBV_EVENT_CLIENT_REREGISTER, IBV_EVENT_COMM_EST};
-    struct pair p;
     void *r, *s;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 1);
+    net = pair_up(&p, 1);
     r = post_recv(p.recv, dst, SIZE, 0);
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
         fake_event(0, types[i], 1);
@@ -486,18 +456,15 @@ START_TEST(harmless_events)
     ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), 0);
     ck_assert_int_eq(wait_req(r, NULL, IN_TIME_MS), 0);
     ck_assert_int_eq(warnings(), 0);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
 START_TEST(port_down)
 {
-    struct pair p;
     void *r, *s;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 1);
+    net = pair_up(&p, 1);
     r = post_recv(p.recv, dst, SIZE, 0);
     fill_bytes(src, SIZE, 4);
     fake_port_set(0, 1, false);
@@ -515,8 +482,7 @@ START_TEST(port_down)
         has(logged("retries exceeded"), "127.0.0.1<");
         ck_assert_int_eq(wait_req(r, NULL, IN_TIME_MS), -ETIMEDOUT);
     }
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -524,19 +490,16 @@ END_TEST
 
 START_TEST(too_long)
 {
-    struct pair p;
     void *r, *s;
 
-    net = net_up(NULL, NULL);
-    pair_open(&p, 1);
+    net = pair_up(&p, 1);
     r = post_recv(p.recv, dst, SIZE - 1, 0);
     s = NULL;
     if (net->ops->isend(p.send, src, SIZE, 0, mh(p.send, src, SIZE), &s) == 0)
         ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), -EMSGSIZE);
     ck_assert_int_eq(wait_req(r, NULL, IN_TIME_MS), -EMSGSIZE);
     has(logged("has 5000 bytes but the peer's receive takes 4999"), "127.0.0.1<");
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 

@@ -10,6 +10,7 @@
 #include "verbs_util.h"
 
 static struct nb_net *net;
+static struct pair p;
 
 static void ip4(union ibv_gid *g, int a, int b, int c, int d)
 {
@@ -50,7 +51,6 @@ static const struct {
 START_TEST(roce_gid)
 {
     struct fake_port *port = &fake.device[0].port[0];
-    struct pair p;
 
     port->gids = 6;
     ip4(&port->gid[4], 192, 168, 3, 1);
@@ -61,29 +61,24 @@ START_TEST(roce_gid)
     pair_open(&p, 1);
     ck_assert_int_eq(modified(IBV_QPS_RTR, SENDER)->ah_attr.grh.sgid_index, gids[_i].index);
     ck_assert_mem_eq(modified(IBV_QPS_RTR, SENDER)->ah_attr.grh.dgid.raw, port->gid[gids[_i].index].raw, 16);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
 /* A container's kernel refuses the types of indices outside the container. */
 START_TEST(hidden_gid)
 {
-    struct pair p;
-
     fake.device[0].port[0].gid_type[2] = NULL;
     net = net_up(NULL, NULL);
     fake_forget();
     pair_open(&p, 1);
     ck_assert_int_eq(modified(IBV_QPS_RTR, SENDER)->ah_attr.grh.sgid_index, 3);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
 START_TEST(gid_out_of_table)
 {
-    struct pair p = {0};
     int rc = 0;
 
     net = net_up("NCCL_IB_GID_INDEX=77", NULL);
@@ -92,8 +87,7 @@ START_TEST(gid_out_of_table)
         rc = net->ops->connect(net, 0, NULL, p.handle, &p.send);
     ck_assert_int_eq(rc, -EINVAL);
     ck_assert_ptr_nonnull(logged("GID 77 cannot be read"));
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
@@ -103,7 +97,6 @@ START_TEST(infiniband)
 {
     struct fake_port *port = &fake.device[0].port[0];
     const struct ibv_qp_attr *a;
-    struct pair p;
 
     port->link = IBV_LINK_LAYER_INFINIBAND;
     port->lid = 0x123;
@@ -122,15 +115,13 @@ START_TEST(infiniband)
     ck_assert_int_eq(a->ah_attr.grh.sgid_index, _i == 2 ? 1 : 0);
     ck_assert_int_eq(a->ah_attr.grh.traffic_class, 0);
     exchange(&p, 1000);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
 /* Two adapters in different subnets of one fabric. */
 START_TEST(infiniband_subnets)
 {
-    struct pair p = {0};
     const struct ibv_qp_attr *a;
 
     for (int i = 0; i < 2; i++) {
@@ -155,8 +146,7 @@ START_TEST(infiniband_subnets)
     ck_assert_int_eq(a->ah_attr.is_global, 1);
     ck_assert_int_eq(a->ah_attr.dlid, 0x0c01);
     ck_assert_int_eq(a->ah_attr.grh.sgid_index, 1);
-    pair_close(&p);
-    net_down();
+    pair_down(&p);
 }
 END_TEST
 
