@@ -30,6 +30,9 @@ bool variant_available(int variant);
 /* Select the variant. Return 0, or nb_codec_select's error. nb_codec_select(NB_VARIANT_AUTO) ends the
  * selection. */
 int variant_select(int variant);
+/* Select the first variant numbered *variant or higher that this machine has, and leave its number in
+ * *variant. Return false when there is none. */
+bool next_variant(int *variant);
 const char *variant_name(int variant);
 
 #endif

@@ -5,6 +5,7 @@
  * This file turns values into bytes, reference_decode.c turns bytes into values.
  */
 #include <stdbool.h>
+#include <stdlib.h>
 
 #include "reference.h"
 
@@ -487,6 +488,17 @@ int variant_select(int variant)
         return nb_codec_select((enum nb_variant)variant);
     nb_variant_use(&reference_variant);
     return 0;
+}
+
+bool next_variant(int *variant)
+{
+    while (*variant < NB_VARIANT_COUNT && !variant_available(*variant))
+        ++*variant;
+    if (*variant == NB_VARIANT_COUNT)
+        return false;
+    if (variant_select(*variant))
+        abort();
+    return true;
 }
 
 const char *variant_name(int variant)

@@ -6,7 +6,6 @@
  * communicator all the same, it fails at once. A late node alone is not an error.
  */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 #include "base/log.h"
 #include "coll/comm/comm.h"
 #include "coll/comm/wire.h"
+#include "tests/base/hear.h"
 #include "tests/coll/cluster.h"
 #include "tests/net/loopback.h"
 #include "tests/suite.h"
@@ -40,24 +40,16 @@ static uint64_t dice;               /* not 0: seed of the random order in which 
 static struct nb_net_ops transport; /* the run's transport */
 static int64_t now_ns;              /* time outside of all clocks */
 
-__attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
-                                                         const char *file, int line, const char *fmt, ...)
+static void hear(ncclDebugLogLevel level, const char *text)
 {
-    char text[512];
-    va_list ap;
-
-    (void)flags, (void)file, (void)line;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
     if (getenv("NB_SHOW"))
         fprintf(stderr, "%10.3f node %d: %s\n", (double)now_ns / 1e9, speaking, text);
     if (level != NCCL_LOG_WARN || speaking < 0)
         return;
     if (strstr(text, "is declined"))
-        memcpy(fate[speaking].declined, text, sizeof(text));
+        snprintf(fate[speaking].declined, sizeof(fate[speaking].declined), "%.511s", text);
     else if (strstr(text, "comm 0x"))
-        memcpy(fate[speaking].failed, text, sizeof(text));
+        snprintf(fate[speaking].failed, sizeof(fate[speaking].failed), "%.511s", text);
 }
 
 static uint64_t draw(uint64_t below)
@@ -120,7 +112,7 @@ static void begin(int n, bool grid)
     if (dice && draw(2)) /* an ended connection shows at its next use only */
         transport.lost = NULL;
     loopback_set_late(dice && draw(2) ? is_late : NULL, NULL);
-    nb_log_set(logger);
+    nb_log_set(hear_log);
     loopback_heal();
     nodes = n;
     turns = 0;

@@ -5,7 +5,6 @@
  * the test does not depend on its speed.
  */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include "base/log.h"
 #include "net/tcp/tcp.h"
 #include "net/transport.h"
+#include "tests/base/hear.h"
 #include "tests/coll/cluster.h"
 #include "tests/suite.h"
 
@@ -27,24 +27,16 @@ static struct cluster_node *const node = cluster.node;
 static char declined[NODES][512]; /* lines of their logs */
 static int speaking = -1;
 
-__attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
-                                                         const char *file, int line, const char *fmt, ...)
+static void hear(ncclDebugLogLevel level, const char *text)
 {
-    char text[512];
-    va_list ap;
-
-    (void)flags, (void)file, (void)line;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
     if (level == NCCL_LOG_WARN && speaking >= 0 && strstr(text, "is declined"))
-        memcpy(declined[speaking], text, sizeof(text));
+        snprintf(declined[speaking], sizeof(declined[speaking]), "%.511s", text);
 }
 
 static void setup(void)
 {
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-    nb_log_set(logger);
+    nb_log_set(hear_log);
     memset(declined, 0, sizeof(declined));
     cluster_begin(&cluster);
     for (int i = 0; i < NODES; i++) {

@@ -4,7 +4,6 @@
  * connected. The reckoning never overrules a forced codec. One log line states the result.
  */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include "coll/decide/decide.h"
 #include "coll/report/report.h"
 #include "policy/rules/rules.h"
+#include "tests/base/hear.h"
 #include "tests/coll/cluster.h"
 #include "tests/net/loopback.h"
 #include "tests/suite.h"
@@ -32,23 +32,15 @@ static int rate[MOST]; /* each node's link rate in Mbit/s, 0: unknown */
 static unsigned lines, declined, warnings;
 static char line[1024]; /* the last log line about the reckoning */
 
-__attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
-                                                         const char *file, int at, const char *fmt, ...)
+static void hear(ncclDebugLogLevel level, const char *text)
 {
-    char text[1024];
-    va_list ap;
-
-    (void)flags, (void)file, (void)at;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
     warnings += level == NCCL_LOG_WARN;
     declined += strstr(text, ": not compressed, NCCL uses its own algorithms: ") &&
                 strstr(text, "no gain on links of 400 Gbit/s with codec ");
     if (!strstr(text, ": auto"))
         return;
     lines++;
-    memcpy(line, text, sizeof(line));
+    snprintf(line, sizeof(line), "%.1023s", text);
 }
 
 static int properties(struct nb_net *net, int dev, struct nb_net_props *props)
@@ -79,7 +71,7 @@ static void make(int n, bool grid, enum nb_sum_word word, int64_t stated)
     transport.init = init;
     lines = declined = warnings = 0;
     line[0] = 0;
-    nb_log_set(logger);
+    nb_log_set(hear_log);
     cluster_begin(&cluster);
     for (int i = 0; i < n; i++) {
         struct nb_params *p = &cluster_add(&cluster, NULL, &transport)->params;

@@ -6,7 +6,6 @@
  * evidence of the first witness.
  */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coll/comm/comm.h"
+#include "tests/base/hear.h"
 #include "tests/coll/cluster.h"
 #include "tests/net/loopback.h"
 #include "tests/suite.h"
@@ -49,21 +49,11 @@ int gethostname(char *name, size_t len)
 }
 
 /* Lines begin with "NET/nibble : nodeN: ". */
-__attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
-                                                         const char *file, int line, const char *fmt, ...)
+static void hear(ncclDebugLogLevel level, const char *text)
 {
-    char text[1200];
-    const char *at;
-    va_list ap;
+    const char *const at = strstr(text, " n#");
 
-    (void)flags, (void)file, (void)line;
-    if (level != NCCL_LOG_WARN)
-        return;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
-    at = strstr(text, " n#");
-    if (!at || strstr(text, "loopback: "))
+    if (level != NCCL_LOG_WARN || !at || strstr(text, "loopback: "))
         return;
     struct nccl *n = &nccl[at[3] - '0'];
     ck_assert_int_lt(n->lines, LINES);
@@ -150,7 +140,7 @@ static void turn(void)
 static void setup_with(int schedule)
 {
     memset(nccl, 0, sizeof(nccl));
-    nb_log_set(logger);
+    nb_log_set(hear_log);
     cluster_open(&cluster, NODES);
     cluster.most_rounds = 200000;
     cluster.nccl = nccl_turn;

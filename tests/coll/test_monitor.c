@@ -158,6 +158,15 @@ static void wait_for(struct nb_coll_req *req)
     }
 }
 
+/* Let node 1 take its part in node 0's operation, and wait for both. */
+static void answer(struct nb_coll_req *mine)
+{
+    struct nb_coll_req *other = post(1);
+
+    wait_for(mine);
+    wait_for(other);
+}
+
 /* Wait until node 0's file contains `what` (NULL: any text). Return its text. */
 static const char *until(const char *ending, const char *what)
 {
@@ -198,7 +207,7 @@ static void expect_warnings(int n)
 START_TEST(metrics)
 {
     struct nb_coll_stats stats;
-    struct nb_coll_req *mine, *other;
+    struct nb_coll_req *mine;
     char line[256];
 
     node[0].params.metrics = dir;
@@ -207,9 +216,7 @@ START_TEST(metrics)
     until("prom", "nibble_open_windows{");
     mine = post(0);
     until("prom", "nibble_late_peer{");
-    other = post(1);
-    wait_for(mine);
-    wait_for(other);
+    answer(mine);
     until("prom", "nibble_operations_total{");
     nb_coll_get_stats(node[0].comm, &stats);
     close_both();
@@ -228,15 +235,10 @@ END_TEST
 /* One line names the setting, however often the plugin tries. Connect, operations and close go on. */
 static void not_written(void)
 {
-    struct nb_coll_req *mine, *other;
-
     node[0].params.metrics_period = 1;
     node[0].params.late_report = 1;
     connect_both();
-    mine = post(0);
-    other = post(1);
-    wait_for(mine);
-    wait_for(other);
+    answer(post(0));
     while (!capture_warned())
         usleep(1000);
     usleep(2200000); /* likely time for a second try */
@@ -273,17 +275,12 @@ END_TEST
 /* A file system does not answer, while the job runs and when it ends. */
 START_TEST(dead_mount)
 {
-    struct nb_coll_req *mine, *other;
-
     node[0].params.metrics = dir;
     atomic_store(&dead, true);
     connect_both();
     while (!atomic_load(&waiting))
         usleep(1000);
-    mine = post(0);
-    other = post(1);
-    wait_for(mine);
-    wait_for(other);
+    answer(post(0));
     close_both();
     expect_warnings(1);
     ck_assert(capture_has("left behind"));
@@ -297,7 +294,7 @@ END_TEST
 /* Which node waits for which: written when one is late, and on request. */
 START_TEST(reports)
 {
-    struct nb_coll_req *mine, *other;
+    struct nb_coll_req *mine;
 
     node[0].params.hang_report = dir;
     node[0].params.late_report = 1;
@@ -312,9 +309,7 @@ START_TEST(reports)
     ck_assert_ptr_nonnull(strstr(text, "\npeer node=1 missing=yes gone=no silent="));
     ck_assert_ptr_nonnull(strstr(text, "\nend comms=1\n"));
     ck_assert_int_eq(access(path_of("prom"), F_OK), -1);
-    other = post(1);
-    wait_for(mine);
-    wait_for(other);
+    answer(mine);
     until("report", "why=quiet"); /* an idle state is written too: other nodes may wait for this one */
     ck_assert_ptr_nonnull(strstr(text, "finished=1 begun=1 oldest=1 next_op=1"));
     ck_assert_ptr_null(strstr(text, "\nwindow"));
@@ -353,7 +348,7 @@ END_TEST
 /* An engine hangs and holds the lock of its communicators. */
 START_TEST(stuck)
 {
-    struct nb_coll_req *mine, *other;
+    struct nb_coll_req *mine;
 
     node[0].params.hang_report = dir;
     node[0].params.metrics = dir;
@@ -367,9 +362,7 @@ START_TEST(stuck)
     ck_assert_ptr_nonnull(strstr(text, " still="));
     until("prom", "nibble_written_timestamp_seconds"); /* with the facts known before */
     hanging_set(false);
-    other = post(1);
-    wait_for(mine);
-    wait_for(other);
+    answer(mine);
     close_both();
 }
 END_TEST

@@ -5,7 +5,6 @@
  * many). All nodes fail with an error that names both ends, or get the bytes again where that is possible.
  */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include "coll/report/report.h"
 #include "policy/records/records.h"
 #include "policy/rules/rules.h"
+#include "tests/base/hear.h"
 #include "tests/coll/cluster.h"
 #include "tests/net/loopback.h"
 #include "tests/suite.h"
@@ -66,21 +66,14 @@ static float good[NODES][VALUES];
 static unsigned warnings;
 static char warned[16384];
 
-__attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
-                                                         const char *file, int line, const char *fmt, ...)
+static void hear(ncclDebugLogLevel level, const char *text)
 {
-    size_t at = strlen(warned);
-    va_list ap;
+    const size_t at = strlen(warned);
 
-    (void)flags, (void)file, (void)line;
     if (level != NCCL_LOG_WARN)
         return;
     warnings++;
-    va_start(ap, fmt);
-    vsnprintf(warned + at, sizeof(warned) - at, fmt, ap);
-    va_end(ap);
-    at = strlen(warned);
-    snprintf(warned + at, sizeof(warned) - at, "\n");
+    snprintf(warned + at, sizeof(warned) - at, "%s\n", text);
 }
 
 /* ---- the damage ------------------------------------------------------------------------------------- */
@@ -432,7 +425,7 @@ END_TEST
 
 int main(void)
 {
-    nb_log_set(logger);
+    nb_log_set(hear_log);
     return SUITE("coll/payload", LOOP(one_byte_of_each, 0, KINDS * ROUTES), LOOP(switched_off, 0, 7),
                  LOOP(settings_differ, 0, KINDS), LOOP(sent_again, 0, ROUTES));
 }

@@ -3,29 +3,21 @@
 #include "cuda_fixture.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/log.h"
+#include "tests/base/hear.h"
 
 struct nb_context ctx;
 char last_warning[1024];
 unsigned warnings;
 
-__attribute__((format(printf, 5, 6))) static void hear(ncclDebugLogLevel level, unsigned long flags,
-                                                       const char *file, int line, const char *fmt, ...)
+static void hear(ncclDebugLogLevel level, const char *text)
 {
-    va_list ap;
-
-    (void)flags;
-    (void)file;
-    (void)line;
     if (level != NCCL_LOG_WARN)
         return;
-    va_start(ap, fmt);
-    vsnprintf(last_warning, sizeof(last_warning), fmt, ap);
-    va_end(ap);
+    snprintf(last_warning, sizeof(last_warning), "%.1023s", text);
     warnings++;
 }
 
@@ -41,7 +33,7 @@ void settings(const char *name, const char *value)
 
 void fixture_open(void)
 {
-    nb_log_set(hear);
+    nb_log_set(hear_log);
     unsetenv("CUDA_LAUNCH_BLOCKING");
     unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
     settings("NIBBLE_GPU_RESERVE_MB", "0");

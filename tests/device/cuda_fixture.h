@@ -23,6 +23,11 @@
 #define NODES 3
 #define COMM 77u
 #define VALUES 20000u
+#ifdef NB_TSAN
+#define EMULATES 0 /* the emulation changes stacks, which the thread sanitizer does not follow */
+#else
+#define EMULATES 1
+#endif
 
 /* Valid between fixture_open and fixture_close. */
 extern struct nb_context ctx;

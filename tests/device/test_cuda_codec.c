@@ -201,15 +201,10 @@ static void test_foreign_memory(void)
 
 int main(void)
 {
-    int emulate = 1;
-
-#ifdef NB_TSAN
-    emulate = 0; /* the emulation changes stacks, which the thread sanitizer does not follow */
-#endif
     fixture_open();
     test_works(0, 0);
     test_works(0, NB_GPU_NO_DIFFERENCES); /* on such a GPU the CPU encodes differences */
-    if (emulate)
+    if (EMULATES)
         test_works(1, 0);
     test_foreign_memory();
     fixture_close();

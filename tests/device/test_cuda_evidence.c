@@ -259,20 +259,15 @@ static void test_picks(int emulate, int resident)
 
 int main(void)
 {
-    int emulate = 1;
-
-#ifdef NB_TSAN
-    emulate = 0; /* the emulation changes stacks, which the thread sanitizer does not follow */
-#endif
     fixture_open();
     test_answers(0, 0);
     test_answers(0, NB_GPU_NO_DIFFERENCES);
-    if (emulate)
+    if (EMULATES)
         test_answers(1, 0);
     test_odd_evidence();
     test_picks(0, 0);
     test_picks(0, 1);
-    if (emulate)
+    if (EMULATES)
         test_picks(1, 0);
     fixture_close();
     printf("the CUDA device answers as the host does\n");

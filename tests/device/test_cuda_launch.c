@@ -362,17 +362,13 @@ static void test_stalls(void)
 int main(void)
 {
     const int quick = getenv("NB_TEST_QUICK") != NULL;
-    int emulate = 1;
 
-#ifdef NB_TSAN
-    emulate = 0; /* the emulation changes stacks, which the thread sanitizer does not follow */
-#endif
     fixture_open();
     test_watchdog(0);
     test_watchdog(1);
     nb_launch_attached(&ctx, GPU, 1);
     test_launches(0, getenv("NB_LONG_TESTS") ? 20000 : quick ? 40 : 150);
-    if (emulate)
+    if (EMULATES)
         test_launches(1, 20);
     test_graph();
     test_attach();

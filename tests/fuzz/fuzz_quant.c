@@ -12,7 +12,7 @@
 #include <errno.h>
 
 #include "fuzz.h"
-#include "fuzz_codec.h"
+#include "reference.h"
 
 #define MOST_VALUES 9000u
 #define MOST_SOURCES 5u
@@ -27,6 +27,21 @@ static void check_guards(const uint8_t *out, size_t bytes)
         FUZZ_CHECK(out[i] == 0xa5 && out[GUARD + bytes + i] == 0xa5);
 }
 
+/* Require that a variant gives the result of the first one, which stays in *want. */
+static void same(uint8_t *out, int rc, size_t bytes, uint8_t **want, int *want_rc)
+{
+    FUZZ_CHECK(rc == 0 || rc == -EBADMSG);
+    check_guards(out, bytes);
+    if (!*want) {
+        *want = out;
+        *want_rc = rc;
+        return;
+    }
+    FUZZ_CHECK(rc == *want_rc);
+    FUZZ_CHECK(rc || memcmp(out, *want, bytes + 2 * GUARD) == 0);
+    free(out);
+}
+
 static void decode(struct fuzz_input *in, enum nb_codec codec, enum nb_dtype type, size_t n, uint64_t first)
 {
     const size_t bytes = n * nb_dtype_size(type), len = in->left;
@@ -36,16 +51,7 @@ static void decode(struct fuzz_input *in, enum nb_codec codec, enum nb_dtype typ
     for (int v = VARIANT_REFERENCE; next_variant(&v); v++) {
         uint8_t *out = fuzz_alloc(bytes + 2 * GUARD, 0xa5);
         int rc = nb_decode(codec, type, coded, len, n, first, out + GUARD);
-        FUZZ_CHECK(rc == 0 || rc == -EBADMSG);
-        check_guards(out, bytes);
-        if (!want) {
-            want = out;
-            want_rc = rc;
-            continue;
-        }
-        FUZZ_CHECK(rc == want_rc);
-        FUZZ_CHECK(rc || memcmp(out, want, bytes + 2 * GUARD) == 0);
-        free(out);
+        same(out, rc, bytes, &want, &want_rc);
     }
     free(want);
     free(coded);
@@ -73,16 +79,7 @@ static void reduce(struct fuzz_input *in, enum nb_dtype type, size_t n, uint64_t
         if (with_own)
             memcpy(out + GUARD, own, bytes);
         int rc = nb_reduce(type, sources, nsources, with_own ? out + GUARD : NULL, n, first, out + GUARD);
-        FUZZ_CHECK(rc == 0 || rc == -EBADMSG);
-        check_guards(out, bytes);
-        if (!want) {
-            want = out;
-            want_rc = rc;
-            continue;
-        }
-        FUZZ_CHECK(rc == want_rc);
-        FUZZ_CHECK(rc || memcmp(out, want, bytes + 2 * GUARD) == 0);
-        free(out);
+        same(out, rc, bytes, &want, &want_rc);
     }
     for (size_t s = 0; s < nsources; s++)
         free(coded[s]);

@@ -12,7 +12,7 @@
 
 #include "codec/fp.h"
 #include "fuzz.h"
-#include "fuzz_codec.h"
+#include "reference.h"
 
 #define MOST_BYTES 6000u
 

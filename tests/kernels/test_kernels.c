@@ -17,40 +17,28 @@ int main(int argc, char **argv)
     unsigned rounds = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : getenv("NB_TEST_QUICK") ? 8 : 36;
     unsigned seed = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 1;
     char path[4096];
-    int status = backend_open();
+    int status;
 
+    setvbuf(stdout, NULL, _IONBF, 0); /* so that a failure follows the cases that passed */
+    status = backend_open();
     if (status)
         return status;
     snprintf(path, sizeof(path), "%s/tests/codec/golden/quant.bin", top ? top : ".");
     printf("kernels %s: ", backend_name());
-    fflush(stdout);
     printf("%u golden cases, ", cases_golden(path));
-    fflush(stdout);
     printf("%u spans coded, ", cases_encode(rounds, seed));
-    fflush(stdout);
     printf("%u of whole tiles, ", cases_inside(rounds, seed));
-    fflush(stdout);
     printf("%u near the bound, ", cases_bound(seed));
-    fflush(stdout);
     printf("%u sums, ", cases_reduce(rounds / 2, seed));
-    fflush(stdout);
     printf("%u malformed spans refused, ", cases_malformed(rounds, seed));
-    fflush(stdout);
     printf("%u operations on bytes, ", cases_bytes(rounds / 4, seed));
-    fflush(stdout);
     printf("%u spans of differences coded, ", cases_differences(rounds + rounds / 2, seed));
-    fflush(stdout);
     printf("%u of usual ones, ", cases_usual_differences(rounds, seed));
-    fflush(stdout);
     snprintf(path, sizeof(path), "%s/tests/codec/golden", top ? top : ".");
     printf("%u golden ones, ", cases_golden_differences(path));
-    fflush(stdout);
     printf("%u guesses, ", cases_guess(rounds / 4, seed));
-    fflush(stdout);
     printf("%u exact reductions, ", cases_exact(rounds, seed));
-    fflush(stdout);
     printf("%u samples, ", cases_evidence(rounds / 4, seed));
-    fflush(stdout);
     printf("%u blocks picked from, %u descriptors refused\n", cases_picks(rounds / 2, seed), cases_plan());
     backend_close();
     return 0;

@@ -445,8 +445,6 @@ START_TEST(two_contexts)
 }
 END_TEST
 
-#define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
-
 int main(void)
 {
     const struct net_test tests[] = {

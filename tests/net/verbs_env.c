@@ -447,8 +447,6 @@ START_TEST(bad_value)
 }
 END_TEST
 
-#define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
-
 int main(void)
 {
     const struct net_test tests[] = {

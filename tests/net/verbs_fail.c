@@ -503,8 +503,6 @@ START_TEST(too_long)
 }
 END_TEST
 
-#define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
-
 int main(void)
 {
     const struct net_test tests[] = {

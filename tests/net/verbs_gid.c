@@ -150,8 +150,6 @@ START_TEST(infiniband_subnets)
 }
 END_TEST
 
-#define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
-
 int main(void)
 {
     const struct net_test tests[] = {

@@ -7,6 +7,8 @@
 #include "net/transport.h"
 #include "util.h"
 
+#define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
+
 /* A checked fixture: make a new world of two adapters. Afterwards check that its objects are gone and that no
  * rule was broken. */
 void verbs_before(void);

@@ -105,19 +105,7 @@ struct outcome replay(const struct trace *trace, const struct replay *how)
         }
         holder[d.tracked] = e->truth;
     }
-    for (uint32_t s = 0, n = 0, a = 0, f = 0, start = 0; s < trace->steps && o.first < 0; s++) {
-        if (!asked[s])
-            continue;
-        if (fed[s] * 20 < asked[s] * 19 && (n == 0 || (f + fed[s]) * 20 < (a + asked[s]) * 19)) {
-            n = a = f = 0;
-            continue;
-        }
-        start = n ? start : s + 1;
-        a += asked[s];
-        f += fed[s];
-        if (++n == 8)
-            o.first = (int)start;
-    }
+    o.first = trace_first_fed(asked, fed, trace->steps);
     nb_identity_get_stats(id, &o.stats);
     nb_identity_destroy(id);
     free(order);

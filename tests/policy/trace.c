@@ -455,3 +455,21 @@ void trace_make_small(struct trace *trace, enum framework framework, unsigned va
         }
     }
 }
+
+int trace_first_fed(const uint32_t *asked, const uint32_t *fed, uint32_t steps)
+{
+    for (uint32_t s = 0, n = 0, a = 0, f = 0, start = 0; s < steps; s++) {
+        if (!asked[s])
+            continue;
+        if (fed[s] * 20 < asked[s] * 19 && (n == 0 || (f + fed[s]) * 20 < (a + asked[s]) * 19)) {
+            n = a = f = 0;
+            continue;
+        }
+        start = n ? start : s + 1;
+        a += asked[s];
+        f += fed[s];
+        if (++n == 8)
+            return (int)start;
+    }
+    return -1;
+}

@@ -89,6 +89,10 @@ void model_gradient(const struct event *event, uint64_t noise_seed, float out[NB
 /* Write samples of an operation. */
 void model_samples(const struct event *event, uint64_t noise_seed, float *out, unsigned n);
 
+/* Return the first step from which on 95 % of the sums are fed, in each step or in all together, for eight
+ * steps with sums. `asked` and `fed` count the sums of each of `steps` steps. -1: there is none. */
+int trace_first_fed(const uint32_t *asked, const uint32_t *fed, uint32_t steps);
+
 /* Random numbers for tests: splitmix64. */
 uint64_t rnd(uint64_t *state);
 float rnd_unit(uint64_t *state);   /* [0, 1) */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plays a job and compares the plugin's decisions with the truth. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include "policy/job/job.h"
 #include "policy/recognise/recognise.h"
 #include "policy/rules/rules.h"
+#include "tests/base/hear.h"
 #include "tests/net/loopback.h"
 
 /* ---- one operation ------------------------------------------------------------------------------------- */
@@ -131,18 +131,10 @@ void judge_rest(struct comm *c)
 
 static struct job *logged;
 
-__attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
-                                                         const char *file, int line, const char *fmt, ...)
+static void hear(ncclDebugLogLevel level, const char *text)
 {
-    char text[1100];
-    va_list ap;
-
-    (void)flags, (void)file, (void)line;
     if (!logged || (level != NCCL_LOG_WARN && !logged->loud))
         return;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
     if (logged->loud)
         printf("    step %d: %s\n", logged->step, text);
     if (level != NCCL_LOG_WARN || logged->verdict->warning[0])
@@ -191,7 +183,7 @@ void job_play(const struct job_entry *entry, uint64_t seed, int loud, struct ver
     job->listen = entry->settings.listen;
     job->arg = entry->settings.arg;
     logged = job;
-    nb_log_set(logger);
+    nb_log_set(hear_log);
     values_open();
     memory_open(&job->memory);
     cluster_open(&job->cluster, NODES);

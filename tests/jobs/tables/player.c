@@ -379,20 +379,7 @@ static void count(struct player *p)
         if (o->id_reason >= 0 && o->id_reason < NB_ID_REASON_COUNT)
             r->id_reason[o->id_reason]++;
     }
-    r->first = -1;
-    for (uint32_t s = 0, n = 0, a = 0, f = 0, start = 0; s < steps && r->first < 0; s++) {
-        if (!asked[s])
-            continue;
-        if (fed[s] * 20 < asked[s] * 19 && (n == 0 || (f + fed[s]) * 20 < (a + asked[s]) * 19)) {
-            n = a = f = 0;
-            continue;
-        }
-        start = n ? start : s + 1;
-        a += asked[s];
-        f += fed[s];
-        if (++n == 8)
-            r->first = (int)start;
-    }
+    r->first = trace_first_fed(asked, fed, steps);
     for (unsigned u = 0; u < UNITS; u++) {
         for (size_t i = 0; i < p->unit[u].n; i++)
             sum += (double)p->unit[u].sum[i] * p->unit[u].sum[i];
