@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "data.h"
+#include "tests/suite.h"
 #include "util.h"
 
 int data_divisor = 1;
@@ -334,25 +335,15 @@ END_TEST
 
 int data_tests(const char *name, int what)
 {
-    Suite *s = suite_create(name);
-    TCase *c = tcase_create("messages");
-    SRunner *r = srunner_create(s);
-    int failed;
-
-    tcase_set_timeout(c, 3600);
-    if (net_before || net_after)
-        tcase_add_checked_fixture(c, net_before, net_after);
-    tcase_add_loop_test(c, many_small, 0, data_counts);
-    tcase_add_loop_test(c, large_both_ways, 0, data_counts);
+    suite_open(name);
+    FIXTURE(net_before, net_after);
+    LOOP(many_small, 0, data_counts);
+    LOOP(large_both_ways, 0, data_counts);
     if (what == DATA_ALL) {
-        tcase_add_loop_test(c, odd_sizes, 0, data_counts);
-        tcase_add_loop_test(c, grouped, 0, data_counts);
-        tcase_add_test(c, tag_waits);
-        tcase_add_loop_test(c, many_requests, 0, data_counts);
+        LOOP(odd_sizes, 0, data_counts);
+        LOOP(grouped, 0, data_counts);
+        TEST(tag_waits);
+        LOOP(many_requests, 0, data_counts);
     }
-    suite_add_tcase(s, c);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed;
+    return suite_close();
 }

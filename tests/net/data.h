@@ -11,7 +11,7 @@ extern int data_divisor;
 /* Numbers of sockets or queue pairs that the tests try: 4 at first. */
 extern int data_counts;
 
-/* Run the suite. Return the number of failed tests. */
+/* Run the suite. Return 1 when a test failed, else 0. */
 int data_tests(const char *name, int what);
 
 #endif

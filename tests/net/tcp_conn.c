@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "net/tcp/internal.h"
+#include "tests/suite.h"
 #include "util.h"
 
 static struct nb_net *net;
@@ -333,21 +334,7 @@ START_TEST(wire_formats)
 }
 END_TEST
 
-int main(void)
-{
-    const struct net_test tests[] = {
-        {"devices", device_list, 1},
-        {"devices", interface_names, sizeof(names) / sizeof(names[0])},
-        {"devices", no_setting, 1},
-        {"devices", bad_numbers, 4},
-        {"connections", wire_formats, 1},
-        {"connections", null_closes, 1},
-        {"connections", parts_of_messages, 1},
-        {"connections", ipv6, 1},
-        {"connections", settings_of_sockets, 1},
-        {"connections", several_from_one_listener, 1},
-        {"connections", bad_handles, 1},
-    };
-
-    return net_main("net/tcp_conn", tests, sizeof(tests) / sizeof(tests[0]));
-}
+SUITE_MAIN("net/tcp_conn", TEST(device_list),
+           LOOP(interface_names, 0, (int)(sizeof(names) / sizeof(names[0]))), TEST(no_setting),
+           LOOP(bad_numbers, 0, 4), TEST(wire_formats), TEST(null_closes), TEST(parts_of_messages),
+           TEST(ipv6), TEST(settings_of_sockets), TEST(several_from_one_listener), TEST(bad_handles))

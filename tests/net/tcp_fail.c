@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "net/tcp/internal.h"
+#include "tests/suite.h"
 #include "util.h"
 
 static struct nb_net *net;
@@ -421,16 +422,7 @@ START_TEST(close_with_requests)
 }
 END_TEST
 
-int main(void)
-{
-    const struct net_test tests[] = {
-        {"errors", too_long, 2},           {"errors", too_long_stuck, 2},
-        {"errors", damaged_header, 2},     {"errors", absurd_headers, 3},
-        {"errors", absurd_parts, 3},       {"errors", killed_inside_message, 2},
-        {"errors", killed_between, 2},     {"errors", receiver_gone, 2},
-        {"close", close_with_unread, 2},   {"close", close_in_order, 2},
-        {"close", close_with_requests, 2},
-    };
-
-    return net_main("net/tcp_fail", tests, sizeof(tests) / sizeof(tests[0]));
-}
+SUITE_MAIN("net/tcp_fail", LOOP(too_long, 0, 2), LOOP(too_long_stuck, 0, 2), LOOP(damaged_header, 0, 2),
+           LOOP(absurd_headers, 0, 3), LOOP(absurd_parts, 0, 3), LOOP(killed_inside_message, 0, 2),
+           LOOP(killed_between, 0, 2), LOOP(receiver_gone, 0, 2), LOOP(close_with_unread, 0, 2),
+           LOOP(close_in_order, 0, 2), LOOP(close_with_requests, 0, 2))

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/context.h"
 #include "net/tcp/internal.h"
+#include "tests/suite.h"
 #include "util.h"
 
 static struct nb_net *net;
@@ -435,13 +436,6 @@ START_TEST(cycles)
 }
 END_TEST
 
-int main(void)
-{
-    const struct net_test tests[] = {
-        {"peers", version_on_both_sides, 1},  {"peers", late_hello, 1},   {"peers", used_hello, 1},
-        {"peers", lost_before_acceptance, 1}, {"peers", strangers, 1},    {"peers", crowd, 1},
-        {"peers", unfinished_peers, 1},       {"peers", nobody_there, 1}, {"peers", cycles, 1},
-    };
-
-    return net_main("net/tcp_peers", tests, sizeof(tests) / sizeof(tests[0]));
-}
+SUITE_MAIN("net/tcp_peers", TEST(version_on_both_sides), TEST(late_hello), TEST(used_hello),
+           TEST(lost_before_acceptance), TEST(strangers), TEST(crowd), TEST(unfinished_peers),
+           TEST(nobody_there), TEST(cycles))

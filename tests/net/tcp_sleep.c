@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/context.h"
+#include "tests/suite.h"
 #include "util.h"
 
 static struct nb_net *net;
@@ -300,16 +301,5 @@ START_TEST(watched)
 }
 END_TEST
 
-int main(void)
-{
-    const struct net_test tests[] = {
-        {"poll", poll_wakes_receiver, 2},
-        {"poll", poll_read_ahead, 2},
-        {"poll", poll_wakes_sender, 2},
-        {"watch", watched, 2},
-        {"pace", pace, 2},
-        {"pace", urgent_beside_the_pace, 1},
-    };
-
-    return net_main("net/tcp_sleep", tests, sizeof(tests) / sizeof(tests[0]));
-}
+SUITE_MAIN("net/tcp_sleep", LOOP(poll_wakes_receiver, 0, 2), LOOP(poll_read_ahead, 0, 2),
+           LOOP(poll_wakes_sender, 0, 2), LOOP(watched, 0, 2), LOOP(pace, 0, 2), TEST(urgent_beside_the_pace))

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "net/tcp/internal.h"
+#include "tests/suite.h"
 #include "util.h"
 
 #ifndef TCP_NOTSENT_LOWAT
@@ -172,14 +173,5 @@ START_TEST(lazy)
 }
 END_TEST
 
-int main(void)
-{
-    const struct net_test tests[] = {
-        {"unsent", nobody_reads, 1},
-        {"unsent", only_where_it_is_wanted, 1},
-        {"unsent", follows_the_speed, 1},
-        {"lazy", lazy, 1},
-    };
-
-    return net_main("net/tcp_unsent", tests, sizeof(tests) / sizeof(tests[0]));
-}
+SUITE_MAIN("net/tcp_unsent", TEST(nobody_reads), TEST(only_where_it_is_wanted), TEST(follows_the_speed),
+           TEST(lazy))

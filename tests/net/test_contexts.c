@@ -7,6 +7,7 @@
 
 #include "base/context.h"
 #include "net/tcp/internal.h"
+#include "tests/suite.h"
 #include "util.h"
 
 static struct nb_params params[2];
@@ -158,13 +159,4 @@ START_TEST(a_clock_of_its_own)
 }
 END_TEST
 
-int main(void)
-{
-    const struct net_test tests[] = {
-        {"contexts", settings_of_their_own, 1},
-        {"contexts", connects_of_their_own, 1},
-        {"contexts", a_clock_of_its_own, 1},
-    };
-
-    return net_main("net/contexts", tests, sizeof(tests) / sizeof(tests[0]));
-}
+SUITE_MAIN("net/contexts", TEST(settings_of_their_own), TEST(connects_of_their_own), TEST(a_clock_of_its_own))

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "net/tcp/tcp.h"
+#include "tests/suite.h"
 #include "util.h"
 
 struct request {
@@ -57,12 +58,4 @@ START_TEST(without_a_limit)
 }
 END_TEST
 
-int main(void)
-{
-    const struct net_test tests[] = {
-        {"requests", as_many_as_allowed, 1},
-        {"requests", without_a_limit, 1},
-    };
-
-    return net_main("net/requests", tests, sizeof(tests) / sizeof(tests[0]));
-}
+SUITE_MAIN("net/requests", TEST(as_many_as_allowed), TEST(without_a_limit))

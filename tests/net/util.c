@@ -412,26 +412,3 @@ int helper_threads(void)
     closedir(d);
     return n;
 }
-
-int net_main(const char *suite, const struct net_test *tests, size_t n)
-{
-    Suite *s = suite_create(suite);
-    TCase *c = NULL;
-    SRunner *r = srunner_create(s);
-    int failed;
-
-    for (size_t i = 0; i < n; i++) {
-        if (i == 0 || strcmp(tests[i].name, tests[i - 1].name) != 0) {
-            c = tcase_create(tests[i].name);
-            tcase_set_timeout(c, 3600);
-            if (net_before || net_after)
-                tcase_add_checked_fixture(c, net_before, net_after);
-            suite_add_tcase(s, c);
-        }
-        tcase_add_loop_test(c, tests[i].test, 0, tests[i].loops);
-    }
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
-}

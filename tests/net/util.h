@@ -82,17 +82,8 @@ int times_logged(const char *text);
 /* Capture lines without a context from now on, as net_up does, but take no transport. */
 void capture_log(void);
 
-/* A test of a suite, looped `loops` times in a case of its name. Tests with one name in a row share a
- * case. */
-struct net_test {
-    const char *name;
-    const TTest *test;
-    int loops;
-};
-/* Called before and after each test of net_main and of data.h, in its process. NULL at first. */
+/* Called before and after each test of data.h, in its process. NULL at first. */
 extern void (*net_before)(void);
 extern void (*net_after)(void);
-/* Run it. Return main's result. */
-int net_main(const char *suite, const struct net_test *tests, size_t n);
 
 #endif

@@ -11,6 +11,7 @@
 
 #include "fake_verbs.h"
 #include "net/verbs/internal.h"
+#include "tests/suite.h"
 #include "util.h"
 #include "verbs_util.h"
 
@@ -310,17 +311,6 @@ START_TEST(descriptors)
 }
 END_TEST
 
-int main(void)
-{
-    const struct net_test tests[] = {
-        {"closing", close_unfinished, 2}, {"closing", leave, 1},
-        {"closing", close_drains, 2},     {"closing", acknowledged_by_goodbye, 2},
-        {"closing", peer_dies, 2},        {"closing", nonsense_from_peer, 1},
-        {"closing", cycles, 1},           {"closing", sleeping, 1},
-        {"closing", descriptors, 2},
-    };
-
-    net_before = verbs_before;
-    net_after = verbs_after;
-    return net_main("net/verbs_close", tests, sizeof(tests) / sizeof(tests[0]));
-}
+SUITE_MAIN("net/verbs_close", FIXTURE(verbs_before, verbs_after), LOOP(close_unfinished, 0, 2), TEST(leave),
+           LOOP(close_drains, 0, 2), LOOP(acknowledged_by_goodbye, 0, 2), LOOP(peer_dies, 0, 2),
+           TEST(nonsense_from_peer), TEST(cycles), TEST(sleeping), LOOP(descriptors, 0, 2))

@@ -52,7 +52,7 @@ int main(void)
         net_settings = modes[mode].settings;
         data_divisor = quick ? 40 : mode == 0 ? 1 : 4;
         data_counts = quick && mode > 0 ? 2 : 4;
-        failed += data_tests(modes[mode].name, modes[mode].depth ? DATA_FLOWS : DATA_ALL);
+        failed |= data_tests(modes[mode].name, modes[mode].depth ? DATA_FLOWS : DATA_ALL);
     }
-    return failed ? 1 : 0;
+    return failed;
 }

@@ -10,6 +10,7 @@
 #include "base/context.h"
 #include "fake_verbs.h"
 #include "net/verbs/internal.h"
+#include "tests/suite.h"
 #include "util.h"
 #include "verbs_util.h"
 
@@ -445,26 +446,7 @@ START_TEST(two_contexts)
 }
 END_TEST
 
-int main(void)
-{
-    const struct net_test tests[] = {
-        {"devices", properties, 1},
-        {"devices", speeds, 9},
-        {"devices", gpu_memory, 4},
-        {"devices", filter, COUNT(filters)},
-        {"devices", down_ports, 2},
-        {"devices", pci_order, 2},
-        {"devices", one_card, 2},
-        {"devices", broken_adapter, 3},
-        {"devices", cache, 1},
-        {"devices", dmabuf, 1},
-        {"devices", automatic, COUNT(worlds)},
-        {"devices", library_name, 1},
-        {"devices", this_machine, 1},
-        {"devices", two_contexts, 1},
-    };
-
-    net_before = verbs_before;
-    net_after = verbs_after;
-    return net_main("net/verbs_dev", tests, sizeof(tests) / sizeof(tests[0]));
-}
+SUITE_MAIN("net/verbs_dev", FIXTURE(verbs_before, verbs_after), TEST(properties), LOOP(speeds, 0, 9),
+           LOOP(gpu_memory, 0, 4), LOOP(filter, 0, COUNT(filters)), LOOP(down_ports, 0, 2),
+           LOOP(pci_order, 0, 2), LOOP(one_card, 0, 2), LOOP(broken_adapter, 0, 3), TEST(cache), TEST(dmabuf),
+           LOOP(automatic, 0, COUNT(worlds)), TEST(library_name), TEST(this_machine), TEST(two_contexts))

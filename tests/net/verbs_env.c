@@ -26,6 +26,7 @@
 
 #include "fake_verbs.h"
 #include "net/verbs/internal.h"
+#include "tests/suite.h"
 #include "util.h"
 #include "verbs_util.h"
 
@@ -447,31 +448,9 @@ START_TEST(bad_value)
 }
 END_TEST
 
-int main(void)
-{
-    const struct net_test tests[] = {
-        {"variables", defaults, 1},
-        {"variables", timeout, 1},
-        {"variables", retry_cnt, 1},
-        {"variables", pkey, 1},
-        {"variables", service_level, 1},
-        {"variables", traffic_class, 1},
-        {"variables", fifo_traffic_class, 1},
-        {"variables", mtu, 1},
-        {"variables", inline_clears, 1},
-        {"variables", queue_pairs, 1},
-        {"variables", modify_retries, 4},
-        {"variables", modify_sleep, 3},
-        {"variables", whole_or_split, 2},
-        {"variables", adaptive_routing, COUNT(adaptive)},
-        {"variables", relaxed_ordering, 4},
-        {"variables", flush, 2},
-
-        {"variables", return_async_events, 2},
-        {"variables", bad_value, COUNT(bad)},
-    };
-
-    net_before = verbs_before;
-    net_after = verbs_after;
-    return net_main("net/verbs_env", tests, sizeof(tests) / sizeof(tests[0]));
-}
+SUITE_MAIN("net/verbs_env", FIXTURE(verbs_before, verbs_after), TEST(defaults), TEST(timeout),
+           TEST(retry_cnt), TEST(pkey), TEST(service_level), TEST(traffic_class), TEST(fifo_traffic_class),
+           TEST(mtu), TEST(inline_clears), TEST(queue_pairs), LOOP(modify_retries, 0, 4),
+           LOOP(modify_sleep, 0, 3), LOOP(whole_or_split, 0, 2), LOOP(adaptive_routing, 0, COUNT(adaptive)),
+           LOOP(relaxed_ordering, 0, 4), LOOP(flush, 0, 2), LOOP(return_async_events, 0, 2),
+           LOOP(bad_value, 0, COUNT(bad)))

@@ -10,6 +10,7 @@
 
 #include "fake_verbs.h"
 #include "net/verbs/internal.h"
+#include "tests/suite.h"
 #include "util.h"
 #include "verbs_util.h"
 
@@ -503,30 +504,10 @@ START_TEST(too_long)
 }
 END_TEST
 
-int main(void)
-{
-    const struct net_test tests[] = {
-        {"faults", send_status, STATUSES},
-        {"faults", clear_status, STATUSES},
-        {"faults", receive_status, STATUSES},
-        {"faults", done_before, 1},
-        {"faults", call_fails, COUNT(posts)},
-        {"faults", connect_fails, COUNT(making)},
-        {"faults", address_not_resolved, 1},
-        {"faults", other_transport, 2},
-        {"faults", other_network, 1},
-        {"faults", connect_over_down_port, 2},
-        {"faults", nobody_accepts, 1},
-        {"faults", abandoned, 2},
-        {"faults", registration, 1},
-        {"faults", unregistered, 1},
-        {"faults", fatal_event, COUNT(fatal_events)},
-        {"faults", harmless_events, 1},
-        {"faults", port_down, 2},
-        {"faults", too_long, 1},
-    };
-
-    net_before = verbs_before;
-    net_after = verbs_after;
-    return net_main("net/verbs_fail", tests, sizeof(tests) / sizeof(tests[0]));
-}
+SUITE_MAIN("net/verbs_fail", FIXTURE(verbs_before, verbs_after), LOOP(send_status, 0, STATUSES),
+           LOOP(clear_status, 0, STATUSES), LOOP(receive_status, 0, STATUSES), TEST(done_before),
+           LOOP(call_fails, 0, COUNT(posts)), LOOP(connect_fails, 0, COUNT(making)),
+           TEST(address_not_resolved), LOOP(other_transport, 0, 2), TEST(other_network),
+           LOOP(connect_over_down_port, 0, 2), TEST(nobody_accepts), LOOP(abandoned, 0, 2),
+           TEST(registration), TEST(unregistered), LOOP(fatal_event, 0, COUNT(fatal_events)),
+           TEST(harmless_events), LOOP(port_down, 0, 2), TEST(too_long))

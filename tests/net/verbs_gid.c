@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "fake_verbs.h"
+#include "tests/suite.h"
 #include "util.h"
 #include "verbs_util.h"
 
@@ -150,15 +151,5 @@ START_TEST(infiniband_subnets)
 }
 END_TEST
 
-int main(void)
-{
-    const struct net_test tests[] = {
-        {"variables", roce_gid, COUNT(gids)}, {"variables", hidden_gid, 1},
-        {"variables", gid_out_of_table, 1},   {"variables", infiniband, 4},
-        {"variables", infiniband_subnets, 1},
-    };
-
-    net_before = verbs_before;
-    net_after = verbs_after;
-    return net_main("net/verbs_gid", tests, sizeof(tests) / sizeof(tests[0]));
-}
+SUITE_MAIN("net/verbs_gid", FIXTURE(verbs_before, verbs_after), LOOP(roce_gid, 0, COUNT(gids)),
+           TEST(hidden_gid), TEST(gid_out_of_table), LOOP(infiniband, 0, 4), TEST(infiniband_subnets))

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "net/verbs/internal.h"
+#include "tests/suite.h"
 #include "util.h"
 
 static struct nb_verbs_meta sample(void)
@@ -190,13 +191,5 @@ START_TEST(random_bytes)
 }
 END_TEST
 
-int main(void)
-{
-    const struct net_test tests[] = {
-        {"wire", meta, 1},       {"wire", meta_field, (int)(sizeof(bad_meta) / sizeof(bad_meta[0]))},
-        {"wire", control, 1},    {"wire", grants, 1},
-        {"wire", immediates, 1}, {"wire", random_bytes, 1},
-    };
-
-    return net_main("net/verbs_wire", tests, sizeof(tests) / sizeof(tests[0]));
-}
+SUITE_MAIN("net/verbs_wire", TEST(meta), LOOP(meta_field, 0, (int)(sizeof(bad_meta) / sizeof(bad_meta[0]))),
+           TEST(control), TEST(grants), TEST(immediates), TEST(random_bytes))
