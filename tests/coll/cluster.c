@@ -90,6 +90,17 @@ void cluster_close(struct cluster *c)
     CLUSTER_CHECK(loopback_open_objects() == 0);
 }
 
+/* Return true when something moved. */
+static bool connect_step(struct cluster_node *n)
+{
+    bool moved;
+
+    n->connected = nb_coll_connect_step(n->connect, &moved, &n->comm);
+    if (n->connected != -EINPROGRESS)
+        n->connect = NULL;
+    return moved;
+}
+
 bool cluster_step(struct cluster *c, int node, int64_t *until)
 {
     struct cluster_node *n = &c->node[node];
@@ -99,13 +110,10 @@ bool cluster_step(struct cluster *c, int node, int64_t *until)
 
     *until = wait.until_ns;
     if (n->connect) {
-        bool on;
-        n->connected = nb_coll_connect_step(n->connect, &on, &n->comm);
-        if (n->connected != -EINPROGRESS)
-            n->connect = NULL;
-        else if (nb_coll_connect_until(n->connect) < *until)
+        moved |= connect_step(n);
+        if (n->connect && nb_coll_connect_until(n->connect) < *until)
             *until = nb_coll_connect_until(n->connect);
-        return moved | on;
+        return moved;
     }
     if (c->nccl)
         moved |= c->nccl(c, node);
@@ -167,21 +175,45 @@ void cluster_close_listen(struct cluster *c, int node)
     c->node[node].listen = NULL;
 }
 
-void cluster_connect_as(struct cluster *c, uint64_t comm_id)
+static void begin_group(struct cluster *c, uint64_t comm_id)
 {
     cluster_listen(c, comm_id);
     for (int i = 0; i < c->nodes; i++)
         cluster_begin_connect(c, i);
-    cluster_await_connect(c);
+}
+
+static void end_group(struct cluster *c)
+{
     for (int i = 0; i < c->nodes; i++) {
         CLUSTER_CHECK(c->node[i].connected == 0 && c->node[i].comm);
         cluster_close_listen(c, i);
     }
 }
 
+void cluster_connect_as(struct cluster *c, uint64_t comm_id)
+{
+    begin_group(c, comm_id);
+    cluster_await_connect(c);
+    end_group(c);
+}
+
 void cluster_connect(struct cluster *c)
 {
     cluster_connect_as(c, 17);
+}
+
+void cluster_connect_alone(struct cluster *c)
+{
+    begin_group(c, 17);
+    for (bool more = true; more;) {
+        more = false;
+        for (int i = 0; i < c->nodes; i++)
+            if (c->node[i].connect) {
+                connect_step(&c->node[i]);
+                more = true;
+            }
+    }
+    end_group(c);
 }
 
 void cluster_disconnect(struct cluster *c)

@@ -76,6 +76,9 @@ void cluster_connect(struct cluster *c);
 /* Connect as the communicator to which NCCL gave this number. Several may be open: the caller keeps each
  * node's `comm`, and puts it back to close it. */
 void cluster_connect_as(struct cluster *c, uint64_t comm_id);
+/* Connect all nodes to one group without a step of their engines, so that no time passes for them. A failure
+ * ends the process. */
+void cluster_connect_alone(struct cluster *c);
 /* Close the open communicators. */
 void cluster_disconnect(struct cluster *c);
 

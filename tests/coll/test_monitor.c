@@ -103,26 +103,6 @@ static void step_other(void)
     nb_engine_step(node[1].ctx.engine, nb_clock_ns(&node[1].ctx.clock));
 }
 
-static void connect_both(void)
-{
-    bool moved;
-
-    cluster_listen(&cluster, 17);
-    for (int i = 0; i < 2; i++)
-        cluster_begin_connect(&cluster, i);
-    while (node[0].connect || node[1].connect)
-        for (int i = 0; i < 2; i++)
-            if (node[i].connect) {
-                node[i].connected = nb_coll_connect_step(node[i].connect, &moved, &node[i].comm);
-                if (node[i].connected != -EINPROGRESS)
-                    node[i].connect = NULL;
-            }
-    for (int i = 0; i < 2; i++) {
-        ck_assert_int_eq(node[i].connected, 0);
-        cluster_close_listen(&cluster, i);
-    }
-}
-
 static void close_both(void)
 {
     for (int i = 0; i < 2; i++)
@@ -212,7 +192,7 @@ START_TEST(metrics)
 
     node[0].params.metrics = dir;
     node[0].params.metrics_period = 1;
-    connect_both();
+    cluster_connect_alone(&cluster);
     until("prom", "nibble_open_windows{");
     mine = post(0);
     until("prom", "nibble_late_peer{");
@@ -237,7 +217,7 @@ static void not_written(void)
 {
     node[0].params.metrics_period = 1;
     node[0].params.late_report = 1;
-    connect_both();
+    cluster_connect_alone(&cluster);
     answer(post(0));
     while (!capture_warned())
         usleep(1000);
@@ -277,7 +257,7 @@ START_TEST(dead_mount)
 {
     node[0].params.metrics = dir;
     atomic_store(&dead, true);
-    connect_both();
+    cluster_connect_alone(&cluster);
     while (!atomic_load(&waiting))
         usleep(1000);
     answer(post(0));
@@ -298,7 +278,7 @@ START_TEST(reports)
 
     node[0].params.hang_report = dir;
     node[0].params.late_report = 1;
-    connect_both();
+    cluster_connect_alone(&cluster);
     mine = post(0);
     until("report", "why=late");
     ck_assert_ptr_nonnull(strstr(text, "report format=1 pid="));
@@ -322,7 +302,7 @@ END_TEST
 START_TEST(gave_up)
 {
     node[0].params.hang_report = dir;
-    connect_both();
+    cluster_connect_alone(&cluster);
     post(0);
     close_both();
     ck_assert_ptr_nonnull(strstr(until("report", NULL), "why=failed"));
@@ -336,7 +316,7 @@ START_TEST(asked_for)
 {
     touch(); /* a file that exists at the start is not a request */
     node[0].params.hang_report = dir;
-    connect_both();
+    cluster_connect_alone(&cluster);
     usleep(1500000);
     ck_assert_int_ne(access(path_of("report"), F_OK), 0);
     touch();
@@ -354,7 +334,7 @@ START_TEST(stuck)
     node[0].params.metrics = dir;
     node[0].params.metrics_period = 1;
     node[0].params.late_report = 2;
-    connect_both();
+    cluster_connect_alone(&cluster);
     hanging_set(true);
     mine = post(0);
     until("report", "why=stuck");
@@ -375,7 +355,7 @@ START_TEST(forked)
 
     node[0].params.metrics = dir;
     node[0].params.hang_report = dir;
-    connect_both();
+    cluster_connect_alone(&cluster);
     until("prom", NULL);
     child = fork();
     if (child == 0)

@@ -56,27 +56,6 @@ static void step_one(void)
     nb_engine_step(node[1].ctx.engine, atomic_load(&now));
 }
 
-/* Connect without a step of the engines: no round of the cluster, and a clock that stands still. */
-static void connect_all(void)
-{
-    bool moved;
-
-    cluster_listen(&cluster, 17);
-    for (int i = 0; i < NODES; i++)
-        cluster_begin_connect(&cluster, i);
-    while (node[0].connect || node[1].connect)
-        for (int i = 0; i < NODES; i++)
-            if (node[i].connect) {
-                node[i].connected = nb_coll_connect_step(node[i].connect, &moved, &node[i].comm);
-                if (node[i].connected != -EINPROGRESS)
-                    node[i].connect = NULL;
-            }
-    for (int i = 0; i < NODES; i++) {
-        ck_assert_int_eq(node[i].connected, 0);
-        cluster_close_listen(&cluster, i);
-    }
-}
-
 static void close_all(void)
 {
     cluster_close(&cluster);
@@ -118,7 +97,7 @@ START_TEST(thread_hangs)
     int64_t took;
 
     open_all(&nb_runner_thread);
-    connect_all();
+    cluster_connect_alone(&cluster);
     ck_assert_int_eq(nb_coll_reg_mr(node[0].comm, region, sizeof(region), NCCL_PTR_HOST, &mhandle), 0);
     hanging_set(true);
     post(&req);
@@ -168,7 +147,7 @@ START_TEST(limit)
 
     open_all(NULL);
     node[0].params.peer_timeout = node[1].params.peer_timeout = 100;
-    connect_all();
+    cluster_connect_alone(&cluster);
     post(&req);
     took = until_stuck(req, 1);
     ck_assert_int_gt(took, 200);
@@ -195,7 +174,7 @@ START_TEST(late_is_no_error)
 
     open_all(NULL);
     node[0].params.peer_timeout = node[1].params.peer_timeout = 86400;
-    connect_all();
+    cluster_connect_alone(&cluster);
     post(&req);
     for (int i = 0; i < 200; i++) {
         atomic_fetch_add(&now, 3600 * SECOND);
