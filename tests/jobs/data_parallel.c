@@ -26,25 +26,10 @@ static void train(struct job *job, enum optimizer optimizer, int micro_batches)
     }
 }
 
-static void adamw(struct job *job)
-{
-    train(job, ADAMW, 1);
-}
-
-static void sgd(struct job *job)
-{
-    train(job, SGD, 1);
-}
-
-static void lion(struct job *job)
-{
-    train(job, LION, 1);
-}
-
-static void accumulation(struct job *job)
-{
-    train(job, ADAMW, 4);
-}
+JOB(adamw, train(job, ADAMW, 1))
+JOB(sgd, train(job, SGD, 1))
+JOB(lion, train(job, LION, 1))
+JOB(accumulation, train(job, ADAMW, 4))
 
 /* A job whose whole model is one bucket, its only sum. */
 static void one_bucket(struct job *job)
@@ -173,15 +158,8 @@ static void flat(struct job *job, int vouched)
     }
 }
 
-static void gan_flat(struct job *job)
-{
-    flat(job, 0);
-}
-
-static void gan_flat_vouched(struct job *job)
-{
-    flat(job, 1);
-}
+JOB(gan_flat, flat(job, 0))
+JOB(gan_flat_vouched, flat(job, 1))
 
 /* find_unused_parameters: sum a bitmap of the used parameters. Some are unused. */
 static void unused_parameters(struct job *job)

@@ -134,25 +134,10 @@ static void outer(struct job *job, int scalar, int vouched)
     }
 }
 
-static void diloco(struct job *job)
-{
-    outer(job, 0, 0);
-}
-
-static void diloco_scalar(struct job *job)
-{
-    outer(job, 1, 0);
-}
-
-static void diloco_vouched(struct job *job)
-{
-    outer(job, 0, 1);
-}
-
-static void diloco_scalar_vouched(struct job *job)
-{
-    outer(job, 1, 1);
-}
+JOB(diloco, outer(job, 0, 0))
+JOB(diloco_scalar, outer(job, 1, 0))
+JOB(diloco_vouched, outer(job, 0, 1))
+JOB(diloco_scalar_vouched, outer(job, 1, 1))
 
 const struct job_entry jobs_local[] = {
     {"local-sgd", local_sgd, {0}},

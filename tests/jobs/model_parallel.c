@@ -20,25 +20,10 @@ static void tensor(struct job *job, int fixed, int micro_batches, int layers)
         }
 }
 
-static void tp_training(struct job *job)
-{
-    tensor(job, 0, 1, 3);
-}
-
-static void tp_training_fixed(struct job *job)
-{
-    tensor(job, 1, 1, 3);
-}
-
-static void tp_micro_batches(struct job *job)
-{
-    tensor(job, 0, 2, 3);
-}
-
-static void tp_one_layer(struct job *job)
-{
-    tensor(job, 1, 1, 1);
-}
+JOB(tp_training, tensor(job, 0, 1, 3))
+JOB(tp_training_fixed, tensor(job, 1, 1, 3))
+JOB(tp_micro_batches, tensor(job, 0, 2, 3))
+JOB(tp_one_layer, tensor(job, 1, 1, 1))
 
 /* Inference: one forward pass for each token, and a gather of the vocabulary's logits. */
 static void inference(struct job *job, int fixed)
@@ -55,15 +40,8 @@ static void inference(struct job *job, int fixed)
     }
 }
 
-static void tp_inference(struct job *job)
-{
-    inference(job, 0);
-}
-
-static void tp_inference_fixed(struct job *job)
-{
-    inference(job, 1);
-}
+JOB(tp_inference, inference(job, 0))
+JOB(tp_inference_fixed, inference(job, 1))
 
 /* Run steps of Megatron: tensor parallel ranks on two nodes, and data parallel ranks of other pairs.
  * `shared`: one communicator serves both, as where a user makes the groups coincide. */
@@ -89,36 +67,14 @@ static void megatron(struct job *job, int micro_batches, size_t n, int shared, i
     }
 }
 
-static void megatron_tp(struct job *job)
-{
-    megatron(job, 1, 24576, 0, 0);
-}
-
-static void megatron_tp_micro_batches(struct job *job)
-{
-    megatron(job, 2, 24576, 0, 0);
-}
-
-static void megatron_tp_one_comm(struct job *job)
-{
-    megatron(job, 1, 24576, 1, 0);
-}
-
-static void megatron_sp(struct job *job)
-{
-    megatron(job, 1, 24576, 0, 1);
-}
+JOB(megatron_tp, megatron(job, 1, 24576, 0, 0))
+JOB(megatron_tp_micro_batches, megatron(job, 2, 24576, 0, 0))
+JOB(megatron_tp_one_comm, megatron(job, 1, 24576, 1, 0))
+JOB(megatron_sp, megatron(job, 1, 24576, 0, 1))
 
 /* An activation has as many values as a bucket, on the same communicator. */
-static void megatron_sp_one_comm(struct job *job)
-{
-    megatron(job, 1, TOKENS, 1, 1);
-}
-
-static void megatron_tp_small_gathers(struct job *job)
-{
-    megatron(job, 1, 8192, 1, 0);
-}
+JOB(megatron_sp_one_comm, megatron(job, 1, TOKENS, 1, 1))
+JOB(megatron_tp_small_gathers, megatron(job, 1, 8192, 1, 0))
 
 /* LoRA with tensor parallelism inside FSDP: frozen weights are gathered, activations summed. */
 static void tp_lora(struct job *job)

@@ -165,15 +165,8 @@ static void contrastive(struct job *job, size_t n)
     }
 }
 
-static void fsdp2_contrastive(struct job *job)
-{
-    contrastive(job, 16384);
-}
-
-static void fsdp2_contrastive_alike(struct job *job)
-{
-    contrastive(job, 24576);
-}
+JOB(fsdp2_contrastive, contrastive(job, 16384))
+JOB(fsdp2_contrastive_alike, contrastive(job, 24576))
 
 /* Make units so small that their gathers are below the size that is compressed, and do not use CollNet. */
 static void small_gathers(struct job *job)
@@ -244,15 +237,8 @@ static void hybrid(struct job *job, int micro_batches)
     }
 }
 
-static void hsdp(struct job *job)
-{
-    hybrid(job, 1);
-}
-
-static void hsdp_accumulation(struct job *job)
-{
-    hybrid(job, 2);
-}
+JOB(hsdp, hybrid(job, 1))
+JOB(hsdp_accumulation, hybrid(job, 2))
 
 /* ZeRO 1 and 2: buckets of two units, and the updated parameters as one vector. */
 static void zero12(struct job *job, int micro_batches)
@@ -272,15 +258,8 @@ static void zero12(struct job *job, int micro_batches)
     }
 }
 
-static void zero1(struct job *job)
-{
-    zero12(job, 1);
-}
-
-static void zero2(struct job *job)
-{
-    zero12(job, 2);
-}
+JOB(zero1, zero12(job, 1))
+JOB(zero2, zero12(job, 2))
 
 static void zero3(struct job *job)
 {
@@ -345,15 +324,8 @@ static void beside(struct job *job, int alike)
     }
 }
 
-static void fsdp2_beside(struct job *job)
-{
-    beside(job, 0);
-}
-
-static void fsdp2_beside_alike(struct job *job)
-{
-    beside(job, 1);
-}
+JOB(fsdp2_beside, beside(job, 0))
+JOB(fsdp2_beside_alike, beside(job, 1))
 
 /* Local SGD by shards: average parameters by a reduce-scatter and a gather. */
 static void averaged_parameters(struct job *job)

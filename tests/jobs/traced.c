@@ -245,20 +245,9 @@ static void fully_sharded(struct job *job, int version, int beside)
     }
 }
 
-static void fsdp1(struct job *job)
-{
-    fully_sharded(job, 1, 0);
-}
-
-static void fsdp2(struct job *job)
-{
-    fully_sharded(job, 2, 0);
-}
-
-static void beside(struct job *job)
-{
-    fully_sharded(job, 2, 1);
-}
+JOB(fsdp1, fully_sharded(job, 1, 0))
+JOB(fsdp2, fully_sharded(job, 2, 0))
+JOB(beside, fully_sharded(job, 2, 1))
 
 static void megatron(struct job *job)
 {

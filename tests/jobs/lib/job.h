@@ -109,6 +109,13 @@ void all_reduce_scalar(struct comm *comm, address at, float a, float b);
 
 /* ---- the table of jobs --------------------------------------------------------------------------------- */
 
+/* A job that is one call with `job`. */
+#define JOB(name, call) \
+    static void name(struct job *job) \
+    { \
+        call; \
+    }
+
 struct job_entry {
     const char *name;
     void (*play)(struct job *job);
