@@ -158,95 +158,74 @@ static const char *const env_exact[] = {"NIBBLE_AG=exact", NULL};
 
 /* The first gather is raw, so its ratio is 1. With a later ratio of x the mean over S steps is S / (1 +
  * (S-1)/x). */
-static int walk_bf16(void)
-{
-    return weights(
-        "bf16 walk", 3,
-        (struct plan){
-            .steps = 10, .nslots = 1, .channels = 2, .least_ratio = 3.0, .slot = {{WALK_BF16, 400006}}},
-        env_exact);
-}
+HX_CASE(
+    walk_bf16,
+    weights("bf16 walk", 3,
+            (struct plan){
+                .steps = 10, .nslots = 1, .channels = 2, .least_ratio = 3.0, .slot = {{WALK_BF16, 400006}}},
+            env_exact))
 
-static int walk_fp32(void)
-{
-    return weights(
-        "fp32 walk", 3,
-        (struct plan){
-            .steps = 8, .nslots = 1, .channels = 4, .least_ratio = 1.8, .slot = {{WALK_FP32, 300004}}},
-        env_exact);
-}
+HX_CASE(
+    walk_fp32,
+    weights("fp32 walk", 3,
+            (struct plan){
+                .steps = 8, .nslots = 1, .channels = 4, .least_ratio = 1.8, .slot = {{WALK_FP32, 300004}}},
+            env_exact))
 
-static int walk_fp8(void)
-{
-    return weights(
-        "8-bit walk", 2,
-        (struct plan){
-            .steps = 8, .nslots = 1, .channels = 2, .least_ratio = 1.8, .slot = {{WALK_FP8, 200001}}},
-        env_exact);
-}
+HX_CASE(walk_fp8,
+        weights("8-bit walk", 2,
+                (struct plan){
+                    .steps = 8, .nslots = 1, .channels = 2, .least_ratio = 1.8, .slot = {{WALK_FP8, 200001}}},
+                env_exact))
 
-static int unchanged(void)
-{
-    return weights(
-        "unchanged", 3,
-        (struct plan){
-            .steps = 12, .nslots = 1, .channels = 2, .least_ratio = 5.0, .slot = {{UNCHANGED, 333333}}},
-        env_exact);
-}
+HX_CASE(
+    unchanged,
+    weights("unchanged", 3,
+            (struct plan){
+                .steps = 12, .nslots = 1, .channels = 2, .least_ratio = 5.0, .slot = {{UNCHANGED, 333333}}},
+            env_exact))
 
-static int random_bytes(void)
-{
-    return weights(
-        "random bytes", 3,
-        (struct plan){
-            .steps = 6, .nslots = 1, .channels = 2, .least_ratio = 0.98, .slot = {{NEW_EACH_STEP, 250000}}},
-        env_exact);
-}
+HX_CASE(random_bytes, weights("random bytes", 3,
+                              (struct plan){.steps = 6,
+                                            .nslots = 1,
+                                            .channels = 2,
+                                            .least_ratio = 0.98,
+                                            .slot = {{NEW_EACH_STEP, 250000}}},
+                              env_exact))
 
 /* Four contents of one size in turn, one of another size, one below the minimum size. */
-static int slots_of_one_size(void)
-{
-    return weights("slots of one size", 3,
-                   (struct plan){.steps = 8,
-                                 .nslots = 6,
-                                 .channels = 8,
-                                 .in_place = true,
-                                 .slot = {{WALK_BF16, 120002},
-                                          {WALK_BF16, 120002},
-                                          {NEW_EACH_STEP, 120002},
-                                          {UNCHANGED, 120002},
-                                          {JUMPS, 90000},
-                                          {WALK_FP32, 501}}},
-                   env_exact);
-}
+HX_CASE(slots_of_one_size, weights("slots of one size", 3,
+                                   (struct plan){.steps = 8,
+                                                 .nslots = 6,
+                                                 .channels = 8,
+                                                 .in_place = true,
+                                                 .slot = {{WALK_BF16, 120002},
+                                                          {WALK_BF16, 120002},
+                                                          {NEW_EACH_STEP, 120002},
+                                                          {UNCHANGED, 120002},
+                                                          {JUMPS, 90000},
+                                                          {WALK_FP32, 501}}},
+                                   env_exact))
 
-static int in_place(void)
-{
-    return weights("in place", 2,
-                   (struct plan){.steps = 8,
-                                 .nslots = 2,
-                                 .channels = 2,
-                                 .in_place = true,
-                                 .slot = {{WALK_BF16, 150002}, {JUMPS, 150002}}},
-                   env_exact);
-}
+HX_CASE(in_place, weights("in place", 2,
+                          (struct plan){.steps = 8,
+                                        .nslots = 2,
+                                        .channels = 2,
+                                        .in_place = true,
+                                        .slot = {{WALK_BF16, 150002}, {JUMPS, 150002}}},
+                          env_exact))
 
 /* Nodes drift apart in time, with little credit and small units, so that confirmations and references get out
  * of step. */
-static int out_of_step(void)
-{
-    static const char *const env[] = {"NIBBLE_AG=exact", "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=4096",
-                                      "NIBBLE_MIN_BYTES=0", NULL};
-
-    return weights(
-        "out of step", 4,
-        (struct plan){.steps = 8,
-                      .nslots = 4,
-                      .channels = 2,
-                      .delays = true,
-                      .slot = {{WALK_BF16, 50002}, {WALK_BF16, 50002}, {JUMPS, 30000}, {UNCHANGED, 777}}},
-        env);
-}
+HX_CASE(
+    out_of_step,
+    weights("out of step", 4,
+            (struct plan){.steps = 8,
+                          .nslots = 4,
+                          .channels = 2,
+                          .delays = true,
+                          .slot = {{WALK_BF16, 50002}, {WALK_BF16, 50002}, {JUMPS, 30000}, {UNCHANGED, 777}}},
+            HX_ENV("NIBBLE_AG=exact", "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=4096", "NIBBLE_MIN_BYTES=0")))
 
 /* Run the same in two hops, with one node's copies of references damaged now and then. The node asks for raw
  * pieces while newer pieces fill the rings behind them. */
@@ -279,16 +258,12 @@ HX_CASE(out_of_step_two_hop, out_of_step_forwarded("out of step in two hops", 5,
 HX_CASE(out_of_step_two_level,
         out_of_step_forwarded("out of step in two levels", hx_quick() ? 6 : 9, "NIBBLE_SCHEDULE=two-level"))
 
-static int walk_two_level(void)
-{
-    static const char *const env[] = {"NIBBLE_AG=exact", "NIBBLE_SCHEDULE=two-level", NULL};
-
-    return weights(
-        "bf16 walk in two levels", 6,
-        (struct plan){
-            .steps = 10, .nslots = 1, .channels = 2, .least_ratio = 3.0, .slot = {{WALK_BF16, 400006}}},
-        env);
-}
+HX_CASE(
+    walk_two_level,
+    weights("bf16 walk in two levels", 6,
+            (struct plan){
+                .steps = 10, .nslots = 1, .channels = 2, .least_ratio = 3.0, .slot = {{WALK_BF16, 400006}}},
+            HX_ENV("NIBBLE_AG=exact", "NIBBLE_SCHEDULE=two-level")))
 
 /* One node lacks memory for references. Its row's confirmation says so, and all blocks arrive raw and
  * right. */
@@ -308,25 +283,18 @@ static int no_memory_on_one_two_level(void)
     return hx_job_run(&job, NULL);
 }
 
-static int walk_two_hop(void)
-{
-    static const char *const env[] = {"NIBBLE_AG=exact", "NIBBLE_SCHEDULE=two-hop", NULL};
-
-    return weights(
-        "bf16 walk in two hops", 4,
-        (struct plan){
-            .steps = 10, .nslots = 1, .channels = 2, .least_ratio = 3.0, .slot = {{WALK_BF16, 400006}}},
-        env);
-}
+HX_CASE(
+    walk_two_hop,
+    weights("bf16 walk in two hops", 4,
+            (struct plan){
+                .steps = 10, .nslots = 1, .channels = 2, .least_ratio = 3.0, .slot = {{WALK_BF16, 400006}}},
+            HX_ENV("NIBBLE_AG=exact", "NIBBLE_SCHEDULE=two-hop")))
 
 /* All nodes lack memory for references: all blocks arrive raw and right. */
-static int no_memory(void)
-{
-    static const char *const env[] = {"NIBBLE_AG=exact", "NIBBLE_REF_MAX_MB=0", NULL};
-
-    return weights("no memory", 2,
-                   (struct plan){.steps = 4, .nslots = 1, .channels = 2, .slot = {{WALK_BF16, 150002}}}, env);
-}
+HX_CASE(no_memory,
+        weights("no memory", 2,
+                (struct plan){.steps = 4, .nslots = 1, .channels = 2, .slot = {{WALK_BF16, 150002}}},
+                HX_ENV("NIBBLE_AG=exact", "NIBBLE_REF_MAX_MB=0")))
 
 /* One node lacks memory for references. The other nodes have it. */
 static int no_memory_on_one(void)

@@ -137,12 +137,7 @@ static int absent_node(struct hx_node *node, void *arg)
     return 0;
 }
 
-static int absent(void)
-{
-    static const char *const env[] = {"NIBBLE_CONNECT_TIMEOUT=5", NULL};
-
-    return sx_job("absent node", 3, absent_node, NULL, env);
-}
+HX_CASE(absent, sx_job("absent node", 3, absent_node, NULL, HX_ENV("NIBBLE_CONNECT_TIMEOUT=5")))
 
 /* ---- nodes in rows and columns ---- */
 

@@ -56,12 +56,8 @@ static int included_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-static int comms_included(void)
-{
-    static const char *const env[] = {"NIBBLE_COMMS=nnodes=3:order=1-4,!name=model*", NULL};
-
-    return sx_job("included", NODES, included_node, NULL, env);
-}
+HX_CASE(comms_included, sx_job("included", NODES, included_node, NULL,
+                               HX_ENV("NIBBLE_COMMS=nnodes=3:order=1-4,!name=model*")))
 
 /* ---- coding does not pay ---- */
 
@@ -200,13 +196,8 @@ static int shadow_node(struct hx_node *node, void *arg)
     return 0;
 }
 
-static int shadow(void)
-{
-    static const char *const env[] = {"NIBBLE_SHADOW=1", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF_IDENTITY=signature",
-                                      NULL};
-
-    return sx_job("shadow", NODES, shadow_node, NULL, env);
-}
+HX_CASE(shadow, sx_job("shadow", NODES, shadow_node, NULL,
+                       HX_ENV("NIBBLE_SHADOW=1", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF_IDENTITY=signature")))
 
 /* ---- NIBBLE_FALLBACK_NMSE ---- */
 
@@ -339,20 +330,10 @@ static int kill_switch(int nnodes, const char *const *env)
     return rc;
 }
 
-static int switch_direct(void)
-{
-    static const char *const env[] = {"NIBBLE_MIN_BYTES=0", NULL};
-
-    return kill_switch(NODES, env);
-}
+HX_CASE(switch_direct, kill_switch(NODES, HX_ENV("NIBBLE_MIN_BYTES=0")))
 
 /* Node 0 and the nodes outside its row and column hear of each other through nodes between them. */
-static int switch_two_level(void)
-{
-    static const char *const env[] = {"NIBBLE_MIN_BYTES=0", "NIBBLE_SCHEDULE=two-level", NULL};
-
-    return kill_switch(6, env);
-}
+HX_CASE(switch_two_level, kill_switch(6, HX_ENV("NIBBLE_MIN_BYTES=0", "NIBBLE_SCHEDULE=two-level")))
 
 HX_MAIN({"comms-excluded", comms_excluded, 0}, {"comms-included", comms_included, 0},
         {"nothing-to-gain", nothing_to_gain, 0}, {"something-to-gain", something_to_gain, 0},

@@ -430,41 +430,24 @@ static int compare(const struct way *way)
     return 0;
 }
 
-static int batch(void)
-{
-    return compare(&(struct way){.name = "batch", .fake = {.other = FAKE_PINNED}});
-}
-
-static int resident(void)
-{
-    return compare(&(struct way){.name = "resident", .fake = {.other = FAKE_PINNED}, .resident = 1});
-}
-
-static int gpu_memory(void)
-{
-    return compare(&(struct way){.name = "gpu-memory", .fake = {.other = FAKE_DEVICE}, .resident = 1});
-}
+HX_CASE(batch, compare(&(struct way){.name = "batch", .fake = {.other = FAKE_PINNED}}))
+HX_CASE(resident, compare(&(struct way){.name = "resident", .fake = {.other = FAKE_PINNED}, .resident = 1}))
+HX_CASE(gpu_memory,
+        compare(&(struct way){.name = "gpu-memory", .fake = {.other = FAKE_DEVICE}, .resident = 1}))
 
 /* Only the receive buffer is GPU-direct, as with NCCL_NET_GDR_READ=0. */
-static int gpu_receives(void)
-{
-    return compare(
-        &(struct way){.name = "gpu-receives", .fake = {.other = FAKE_PINNED}, .resident = 1, .split = 1});
-}
+HX_CASE(gpu_receives, compare(&(struct way){
+                          .name = "gpu-receives", .fake = {.other = FAKE_PINNED}, .resident = 1, .split = 1}))
 
 /* Both buffers are GPU-direct: NCCL registers device pointers only. */
-static int gpu_pointers(void)
-{
-    return compare(
-        &(struct way){.name = "gpu-pointers", .fake = {.other = FAKE_PINNED}, .resident = 1, .direct = 1});
-}
+HX_CASE(gpu_pointers,
+        compare(&(struct way){
+            .name = "gpu-pointers", .fake = {.other = FAKE_PINNED}, .resident = 1, .direct = 1}))
 
 /* The CPU encodes deltas, the kernel decodes them. */
-static int no_differences(void)
-{
-    return compare(&(struct way){.name = "no-differences",
-                                 .fake = {.other = FAKE_DEVICE, .major = NB_GPU_NO_DIFFERENCES}});
-}
+HX_CASE(no_differences,
+        compare(&(struct way){.name = "no-differences",
+                              .fake = {.other = FAKE_DEVICE, .major = NB_GPU_NO_DIFFERENCES}}))
 
 static int emulated(void)
 {
@@ -477,12 +460,10 @@ static int emulated(void)
 }
 
 /* The GPU must recognise sums as the host does, from the same step on. */
-static int recognised(void)
-{
-    return compare(&(struct way){.name = "recognised-pinned", .fake = {.other = FAKE_PINNED}, .trains = 1}) ||
-           compare(&(struct way){
-               .name = "recognised-gpu-memory", .fake = {.other = FAKE_DEVICE}, .resident = 1, .trains = 1});
-}
+HX_CASE(recognised,
+        compare(&(struct way){.name = "recognised-pinned", .fake = {.other = FAKE_PINNED}, .trains = 1}) ||
+            compare(&(struct way){
+                .name = "recognised-gpu-memory", .fake = {.other = FAKE_DEVICE}, .resident = 1, .trains = 1}))
 
 static int recognised_emulated(void)
 {

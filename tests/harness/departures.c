@@ -90,33 +90,19 @@ static int leaving_node(struct hx_node *node, void *arg)
 }
 
 /* Node 0 has its block and leaves. Node 2 is late for node 1, which must not blame node 0. */
-static int left_in_order(void)
-{
-    static const char *const env[] = {"NIBBLE_RS=raw", NULL};
-    struct lateness late = {65536, 2, 1};
-
-    return sx_job("left-in-order", 3, leaving_node, &late, env);
-}
+HX_CASE(left_in_order,
+        sx_job("left-in-order", 3, leaving_node, &((struct lateness){65536, 2, 1}), HX_ENV("NIBBLE_RS=raw")))
 
 /* The same where node 0's row and column still need segments that it forwards. */
-static int left_in_order_two_level(void)
-{
-    static const char *const env[] = {"NIBBLE_RS=raw", "NIBBLE_SCHEDULE=two-level", NULL};
-    struct lateness late = {65536, 5, 3};
-
-    return sx_job("left-in-order, two levels", 6, leaving_node, &late, env);
-}
+HX_CASE(left_in_order_two_level,
+        sx_job("left-in-order, two levels", 6, leaving_node, &((struct lateness){65536, 5, 3}),
+               HX_ENV("NIBBLE_RS=raw", "NIBBLE_SCHEDULE=two-level")))
 
 /* Node 0's close times out while node 1 is late. The kernel holds the bytes that node 0 sent, and node 1 must
  * still use them. */
-static int left_before_taken(void)
-{
-    static const char *const env[] = {"NIBBLE_RS=raw", "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=65536",
-                                      "NIBBLE_CLOSE_TIMEOUT=1", NULL};
-    struct lateness late = {262144, 1, 1};
-
-    return sx_job("left-before-taken", 2, leaving_node, &late, env);
-}
+HX_CASE(left_before_taken, sx_job("left-before-taken", 2, leaving_node, &((struct lateness){262144, 1, 1}),
+                                  HX_ENV("NIBBLE_RS=raw", "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=65536",
+                                         "NIBBLE_CLOSE_TIMEOUT=1")))
 
 /* ncclCommAbort: NCCL frees its buffer after the first deregMr, before closeColl. The plugin must not write a
  * late peer's data to the freed buffer. */
@@ -154,12 +140,7 @@ static int freed_node(struct hx_node *node, void *arg)
     return 0;
 }
 
-static int freed_after_dereg(void)
-{
-    static const char *const env[] = {"NIBBLE_RS=raw", NULL};
-
-    return sx_job("freed-after-dereg", 2, freed_node, NULL, env);
-}
+HX_CASE(freed_after_dereg, sx_job("freed-after-dereg", 2, freed_node, NULL, HX_ENV("NIBBLE_RS=raw")))
 
 /* ncclCommAbort between two windows of an operation: the first is finished, the second has not come. The
  * other node must hear of it at once instead of waiting for this node. */
@@ -200,12 +181,8 @@ static int half_way_node(struct hx_node *node, void *arg)
     return 0;
 }
 
-static int left_half_way(void)
-{
-    static const char *const env[] = {"NIBBLE_RS=raw", "NIBBLE_CLOSE_TIMEOUT=" HX_LONG, NULL};
-
-    return sx_job("left-half-way", 2, half_way_node, NULL, env);
-}
+HX_CASE(left_half_way, sx_job("left-half-way", 2, half_way_node, NULL,
+                              HX_ENV("NIBBLE_RS=raw", "NIBBLE_CLOSE_TIMEOUT=" HX_LONG)))
 
 /* A failing node says why. Another node sees its closed connections late, after all their messages. It must
  * report that reason, and not the loss of the first node, which would hide a third node as the cause. */
@@ -269,12 +246,7 @@ static int said_node(struct hx_node *node, void *arg)
     return 0;
 }
 
-static int said_before_lost(void)
-{
-    static const char *const env[] = {"NIBBLE_RS=raw", NULL};
-
-    return sx_job("said-before-lost", 2, said_node, NULL, env);
-}
+HX_CASE(said_before_lost, sx_job("said-before-lost", 2, said_node, NULL, HX_ENV("NIBBLE_RS=raw")))
 
 HX_MAIN({"left-half-way", left_half_way, 0}, {"said-before-lost", said_before_lost, 0},
         {"left-in-order", left_in_order, 0}, {"left-in-order-two-level", left_in_order_two_level, 0},

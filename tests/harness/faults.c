@@ -175,13 +175,10 @@ static int killed_two_level(void)
     return ends_among(6, env, HX_REDUCE_SCATTER, false) || ends_among(6, env, HX_ALL_GATHER, false);
 }
 
-static int stopped_two_level(void)
-{
-    static const char *const env[] = {"NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=" HX_LONG,
-                                      "NIBBLE_RS=raw", "NIBBLE_SCHEDULE=two-level", NULL};
-
-    return ends_among(6, env, HX_ALL_REDUCE, true);
-}
+HX_CASE(stopped_two_level, ends_among(6,
+                                      HX_ENV("NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=" HX_LONG,
+                                             "NIBBLE_RS=raw", "NIBBLE_SCHEDULE=two-level"),
+                                      HX_ALL_REDUCE, true))
 
 HX_CASE(killed_rs, ends(HX_REDUCE_SCATTER, false))
 HX_CASE(killed_ag, ends(HX_ALL_GATHER, false))

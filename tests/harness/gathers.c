@@ -402,21 +402,12 @@ static int hot_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-static int hot(void)
-{
-    static const char *const env[] = {"NIBBLE_AG=delta4", "NIBBLE_MIN_BYTES=0", NULL};
-
-    return sx_job("hot phase", 3, hot_node, (void *)(uintptr_t)&variants[6], env);
-}
+HX_CASE(hot, sx_job("hot phase", 3, hot_node, (void *)(uintptr_t)&variants[6],
+                    HX_ENV("NIBBLE_AG=delta4", "NIBBLE_MIN_BYTES=0")))
 
 /* Gathers without records, where a setting states their type. */
-static int untyped(void)
-{
-    static const char *const env[] = {"NIBBLE_AG=delta4", "NIBBLE_MIN_BYTES=0", "NIBBLE_AG_UNTYPED=bfloat16",
-                                      NULL};
-
-    return sx_job("untyped", 3, hot_node, (void *)(uintptr_t)&variants[0], env);
-}
+HX_CASE(untyped, sx_job("untyped", 3, hot_node, (void *)(uintptr_t)&variants[0],
+                        HX_ENV("NIBBLE_AG=delta4", "NIBBLE_MIN_BYTES=0", "NIBBLE_AG_UNTYPED=bfloat16")))
 
 /* A node whose copies of references are damaged now and then asks for raw bytes, and must get the bits that
  * the other nodes hold. */

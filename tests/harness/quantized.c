@@ -93,21 +93,13 @@ static int int4(int nnodes, int channels, const char *const *env)
 HX_CASE(int4_2, int4(2, 2, env_int4))
 HX_CASE(int4_3, int4(3, 8, env_int4))
 
-static int int4_8(void)
-{
-    static const char *const env[] = {"NIBBLE_RS=int4", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF=off",
-                                      "NIBBLE_SCHEDULE=direct", NULL};
+HX_CASE(int4_8,
+        int4(8, 12,
+             HX_ENV("NIBBLE_RS=int4", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF=off", "NIBBLE_SCHEDULE=direct")))
 
-    return int4(8, 12, env);
-}
-
-static int int4_two_hop(void)
-{
-    static const char *const env[] = {"NIBBLE_RS=int4", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF=off",
-                                      "NIBBLE_SCHEDULE=two-hop", NULL};
-
-    return int4(4, 3, env);
-}
+HX_CASE(int4_two_hop,
+        int4(4, 3,
+             HX_ENV("NIBBLE_RS=int4", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF=off", "NIBBLE_SCHEDULE=two-hop")))
 
 static const char *const env_int4_grid[] = {"NIBBLE_RS=int4", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF=off",
                                             "NIBBLE_SCHEDULE=two-level", NULL};

@@ -176,13 +176,9 @@ static int feedback(int nnodes, const char *const *env)
 
 HX_CASE(feedback_direct, feedback(3, env_feedback))
 
-static int feedback_two_level(void)
-{
-    static const char *const env[] = {"NIBBLE_AR=int4", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF=full",
-                                      "NIBBLE_SCHEDULE=two-level", NULL};
-
-    return feedback(hx_quick() ? 4 : 6, env);
-}
+HX_CASE(feedback_two_level,
+        feedback(hx_quick() ? 4 : 6, HX_ENV("NIBBLE_AR=int4", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF=full",
+                                            "NIBBLE_SCHEDULE=two-level")))
 
 /* ---- wrong and missing records, and records of other operations ---- */
 

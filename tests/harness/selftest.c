@@ -75,31 +75,15 @@ static int run_shape(int nnodes, struct shape shape)
     return rc;
 }
 
-static int right_2(void)
-{
-    return run_shape(2, (struct shape){.channels = 2, .buff_size = 64 << 10, .rounds = 12});
-}
+HX_CASE(right_2, run_shape(2, (struct shape){.channels = 2, .buff_size = 64 << 10, .rounds = 12}))
+HX_CASE(right_3_flush,
+        run_shape(3, (struct shape){.channels = 8, .buff_size = 64 << 10, .rounds = 9, .flush = true}))
+HX_CASE(right_5_groups,
+        run_shape(5, (struct shape){.channels = 12, .buff_size = 64 << 10, .chunk = 4096, .rounds = 9}))
+HX_CASE(right_8_groups, run_shape(8, (struct shape){.channels = 16, .buff_size = 128 << 10, .rounds = 5}))
 
-static int right_3_flush(void)
-{
-    return run_shape(3, (struct shape){.channels = 8, .buff_size = 64 << 10, .rounds = 9, .flush = true});
-}
-
-static int right_5_groups(void)
-{
-    return run_shape(5, (struct shape){.channels = 12, .buff_size = 64 << 10, .chunk = 4096, .rounds = 9});
-}
-
-static int right_8_groups(void)
-{
-    return run_shape(8, (struct shape){.channels = 16, .buff_size = 128 << 10, .rounds = 5});
-}
-
-static int right_delays(void)
-{
-    return run_shape(3,
-                     (struct shape){.channels = 4, .buff_size = 32 << 10, .rounds = 8, .gpu_delay_us = 300});
-}
+HX_CASE(right_delays,
+        run_shape(3, (struct shape){.channels = 4, .buff_size = 32 << 10, .rounds = 8, .gpu_delay_us = 300}))
 
 /* Several operations in flight on one communicator, posted without waiting. */
 static int queue_node(struct hx_node *node, void *arg)

@@ -142,11 +142,7 @@ static int none_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-static int none_to_be_had(void)
-{
-    static const char *const env[] = {"NIBBLE_MIN_BYTES=0", "NIBBLE_HOST_THREADS=2", NULL};
-
-    return sx_job("none-to-be-had", 2, none_node, NULL, env);
-}
+HX_CASE(none_to_be_had,
+        sx_job("none-to-be-had", 2, none_node, NULL, HX_ENV("NIBBLE_MIN_BYTES=0", "NIBBLE_HOST_THREADS=2")))
 
 HX_MAIN({"same-bits", same_bits, 0}, {"aborted", aborted, 0}, {"none-to-be-had", none_to_be_had, 0})

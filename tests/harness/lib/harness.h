@@ -203,6 +203,8 @@ struct hx_case {
     int (*run)(void); /* 0 passed, HX_SKIP, else failed */
     unsigned flags;
 };
+/* A list of settings for hx_job's env, as an argument of a call. */
+#define HX_ENV(...) ((const char *const[]){__VA_ARGS__, NULL})
 /* A case that is one call. */
 #define HX_CASE(name, call) \
     static int name(void) \
