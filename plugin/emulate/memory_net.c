@@ -1,48 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections in memory. See memory_net.h. */
+/* Connections in memory, and their messages. See memory_net.h. */
 #include "emulate/memory_net.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/context.h"
 #include "base/log.h"
 
 #define MAGIC UINT64_C(0x6e6962626c656d65)
-#define MAX_BYTES ((size_t)1 << 30)
+#define MAX_BYTES ((size_t)1 << 30) /* of a message */
 
-struct end;
-
-/* A message that is posted on one side, or is done and untested. */
-struct request {
-    struct request *next;          /* in the end's list of waiting requests */
-    struct request *newer, *older; /* in the list of all the end's requests */
-    struct end *end;
+/* One message of a request, or the room for one. */
+struct nb_memory_part {
+    struct nb_memory_part *next; /* in the end's list `waiting` */
+    struct nb_memory_request *request;
     uint8_t *data;
-    size_t size;
-    bool done;
+    size_t size; /* the message's, once it is here */
+    int tag;
 };
 
-struct end {
-    struct pipe *pipe;
-    struct request *first, **last; /* still without their counterparts */
-    struct request *all;           /* untested requests */
-    bool open;
-    int err;
-    uint64_t bytes;
-    char peer[32];
-};
-
-struct pipe {
-    struct end send, recv;
-    struct pipe *next; /* in the listener's queue */
+struct nb_memory_request {
+    struct nb_memory_request *next; /* of the same end */
+    struct nb_memory_end *end;
+    int n, left; /* parts, and parts without a counterpart */
+    struct nb_memory_part part[];
 };
 
 struct listener {
-    uint64_t magic;
-    struct pipe *waiting, **last;
+    const struct nb_context *ctx;
+    struct nb_memory_connection *waiting; /* for accept, oldest first */
 };
 
 struct handle {
@@ -50,14 +39,14 @@ struct handle {
     struct listener *listener; /* handles stay in the process, and listeners outlive connecting */
 };
 
-static int memory_init(struct nb_context *ctx, struct nb_net **out)
+int nb_memory_init(struct nb_context *ctx, struct nb_net **net)
 {
-    struct nb_net *net = calloc(1, sizeof(*net));
+    struct nb_memory_net *n = calloc(1, sizeof(*n));
 
-    if (!net)
+    if (!n)
         return -ENOMEM;
-    *net = (struct nb_net){.ops = &nb_net_memory, .ctx = ctx};
-    *out = net;
+    n->net = (struct nb_net){.ops = &nb_net_memory, .ctx = ctx};
+    *net = &n->net;
     return 0;
 }
 
@@ -66,134 +55,142 @@ static void memory_fini(struct nb_net *net)
     free(net);
 }
 
-static int memory_devices(struct nb_net *net, int *ndev)
+int nb_memory_devices(struct nb_net *net, int *ndev)
 {
     (void)net;
     *ndev = 1;
     return 0;
 }
 
-static int memory_properties(struct nb_net *net, int dev, struct nb_net_props *props)
+int nb_memory_properties(struct nb_net *net, int dev, struct nb_net_props *props)
 {
     (void)net;
-    (void)dev;
+    if (dev != 0)
+        return -EINVAL;
     memset(props, 0, sizeof(*props));
     snprintf(props->name, sizeof(props->name), "memory0");
     props->mem_support = NB_MEM_HOST;
     props->speed_mbps = 100000; /* for NCCL; rate_mbps, which decides, stays unknown */
     props->max_comms = 65536;
-    props->max_recvs = 1;
+    props->max_recvs = NB_NET_MAX_RECVS;
     props->max_bytes = MAX_BYTES;
     return 0;
 }
 
 /* ---- connections --------------------------------------------------------------------------------------- */
 
-static int memory_listen(struct nb_net *net, int dev, void *handle, void **listen_comm)
+int nb_memory_listen(struct nb_net *net, int dev, void *handle, void **listen_comm)
 {
     struct listener *l = calloc(1, sizeof(*l));
     struct handle h = {MAGIC, l};
 
-    (void)net;
     (void)dev;
+    *listen_comm = l;
     if (!l)
         return -ENOMEM;
-    l->magic = MAGIC;
-    l->last = &l->waiting;
+    l->ctx = net->ctx;
     memset(handle, 0, NB_NET_HANDLE_BYTES);
     memcpy(handle, &h, sizeof(h));
-    *listen_comm = l;
     return 0;
 }
 
-static void end_init(struct end *e, struct pipe *p, const char *what)
+static void end_init(struct nb_memory_end *e, struct nb_memory_connection *c, const struct nb_context *ctx,
+                     const struct nb_context *peer)
 {
-    e->pipe = p;
+    e->connection = c;
+    e->ctx = ctx;
+    e->is_send = e == &c->send;
     e->open = true;
-    e->last = &e->first;
-    snprintf(e->peer, sizeof(e->peer), "memory<%s>", what);
+    snprintf(e->peer, sizeof(e->peer), "memory<%s>", peer->label);
 }
 
-static int memory_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cfg, void *handle,
-                          void **send_comm)
+/* A transport over a real network returns 0 without a comm until the connection is made, and keeps its place
+ * in the handle meanwhile. It then has `abandon`, too. */
+int nb_memory_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cfg, void *handle,
+                      void **send_comm)
 {
+    struct nb_memory_connection *c, **end;
     struct handle h;
-    struct pipe *p;
 
-    (void)net;
     (void)dev;
     (void)cfg;
     *send_comm = NULL;
     memcpy(&h, handle, sizeof(h));
-    if (h.magic != MAGIC || h.listener->magic != MAGIC) {
+    if (h.magic != MAGIC) {
         NB_WARN("memory: the handle given to connect is not one of this process");
         return -EINVAL;
     }
-    p = calloc(1, sizeof(*p));
-    if (!p)
+    c = calloc(1, sizeof(*c));
+    if (!c)
         return -ENOMEM;
-    end_init(&p->send, p, "receiver");
-    end_init(&p->recv, p, "sender");
-    *h.listener->last = p;
-    h.listener->last = &p->next;
-    *send_comm = &p->send;
+    pthread_mutex_init(&c->lock, NULL);
+    c->faults = ((struct nb_memory_net *)net)->faults;
+    end_init(&c->send, c, net->ctx, h.listener->ctx);
+    end_init(&c->recv, c, h.listener->ctx, net->ctx);
+    for (end = &h.listener->waiting; *end; end = &(*end)->next)
+        ;
+    *end = c;
+    *send_comm = &c->send;
     return 0;
 }
 
-static int memory_accept(void *listen_comm, void **recv_comm)
+int nb_memory_accept(void *listen_comm, void **recv_comm)
 {
     struct listener *l = listen_comm;
-    struct pipe *p = l->waiting;
+    struct nb_memory_connection *c = l->waiting;
 
-    *recv_comm = p ? &p->recv : NULL;
-    if (p) {
-        l->waiting = p->next;
-        if (!l->waiting)
-            l->last = &l->waiting;
-    }
+    *recv_comm = c ? &c->recv : NULL;
+    if (c)
+        l->waiting = c->next;
     return 0;
 }
 
-static int end_close(struct end *e)
+/* Close one end of a connection. Its unfinished requests die with it. */
+int nb_memory_close(void *comm)
 {
-    struct pipe *p = e->pipe;
+    struct nb_memory_end *e = comm;
+    struct nb_memory_connection *c;
+    struct nb_memory_request *requests;
+    bool last;
 
-    while (e->all) {
-        struct request *r = e->all;
+    if (!e)
+        return 0;
+    c = e->connection;
+    requests = e->requests;
+    pthread_mutex_lock(&c->lock);
+    if (e->is_send)
+        c->sent_all = !e->waiting && !e->err;
+    e->waiting = NULL;
+    e->open = false;
+    last = !c->send.open && !c->recv.open;
+    pthread_mutex_unlock(&c->lock);
+    /* From here on the other end may free the connection, and this end with it. */
+    while (requests) {
+        struct nb_memory_request *r = requests;
 
-        e->all = r->older;
+        requests = r->next;
         free(r);
     }
-    e->first = NULL;
-    e->last = &e->first;
-    e->open = false;
-    if (!p->send.open && !p->recv.open)
-        free(p);
-    return 0;
-}
-
-static int memory_close(void *comm)
-{
-    return comm ? end_close(comm) : 0;
-}
-
-static int memory_close_listen(void *listen_comm)
-{
-    struct listener *l = listen_comm;
-
-    while (l && l->waiting) {
-        struct pipe *p = l->waiting;
-
-        l->waiting = p->next;
-        end_close(&p->recv);
+    if (last) {
+        pthread_mutex_destroy(&c->lock);
+        free(c);
     }
-    free(l);
     return 0;
 }
 
-/* ---- messages ------------------------------------------------------------------------------------------ */
+int nb_memory_close_listen(void *listen_comm)
+{
+    void *comm = NULL;
 
-static int memory_reg_mr(void *comm, void *data, size_t size, enum nb_mem type, void **mhandle)
+    while (listen_comm && !nb_memory_accept(listen_comm, &comm) && comm)
+        nb_memory_close(comm);
+    free(listen_comm);
+    return 0;
+}
+
+/* ---- memory: registration is empty --------------------------------------------------------------------- */
+
+int nb_memory_reg_mr(void *comm, void *data, size_t size, enum nb_mem type, void **mhandle)
 {
     (void)data;
     (void)size;
@@ -201,182 +198,261 @@ static int memory_reg_mr(void *comm, void *data, size_t size, enum nb_mem type, 
     return *mhandle ? 0 : -EINVAL;
 }
 
-static int memory_dereg_mr(void *comm, void *mhandle)
+int nb_memory_dereg_mr(void *comm, void *mhandle)
 {
     (void)comm;
     (void)mhandle;
     return 0;
 }
 
-static int post(struct end *e, void *data, size_t size, struct request **out)
-{
-    struct request *r = calloc(1, sizeof(*r));
+/* ---- messages: sends and receives wait for their counterparts ------------------------------------------ */
 
-    if (!r)
-        return -ENOMEM;
-    r->end = e;
-    r->data = data;
-    r->size = size;
-    r->older = e->all;
-    if (r->older)
-        r->older->newer = r;
-    e->all = r;
-    *e->last = r;
-    e->last = &r->next;
-    *out = r;
-    return 0;
+/* All functions except those in the table need the connection's lock. */
+
+static int path(const struct nb_memory_connection *c)
+{
+    return c->faults ? c->faults->path(c->send.ctx, c->recv.ctx) : 0;
 }
 
-static struct request *take_first(struct end *e)
+/* Return the error of calls on this end, and of its unfinished requests. */
+static int end_error(struct nb_memory_end *e)
 {
-    struct request *r = e->first;
+    struct nb_memory_connection *c = e->connection;
+    const int passes = path(c);
 
-    e->first = r->next;
-    if (!e->first)
-        e->last = &e->first;
-    r->next = NULL;
-    r->done = true;
-    return r;
-}
-
-static void match(struct pipe *p)
-{
-    while (p->send.first && p->recv.first) {
-        struct request *from = p->send.first, *to = p->recv.first;
-
-        if (from->size > to->size) {
-            NB_WARN("memory: a message of %zu bytes for a receive of %zu", from->size, to->size);
-            p->send.err = p->recv.err = -EMSGSIZE;
-            return;
-        }
-        take_first(&p->send);
-        take_first(&p->recv);
-        if (from->size)
-            memcpy(to->data, from->data, from->size);
-        to->size = from->size;
-        p->send.bytes += from->size;
-        p->recv.bytes += from->size;
-    }
-}
-
-/* Return the end's error. -ECONNRESET: the other end is closed, and all its earlier messages have been
- * received. */
-static int end_error(struct end *e)
-{
-    const struct end *other = e == &e->pipe->send ? &e->pipe->recv : &e->pipe->send;
-
-    if (!e->err && !other->open)
-        e->err = -ECONNRESET;
+    if (e->err || (passes >= 0 && ((e->is_send ? c->recv.open : c->send.open) || passes > 0)))
+        return e->err;
+    e->err = passes < 0 ? passes : -ECONNRESET;
+    /* A graceful shutdown is not logged here: the caller knows whether it matters. */
+    if (!e->is_send && !c->sent_all && passes >= 0)
+        NB_WARN("memory: %s closed with sends in flight", e->peer);
     return e->err;
 }
 
-static int memory_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle,
-                        void **request)
+static struct nb_memory_request *request_new(struct nb_memory_end *e, int n)
 {
-    struct end *e = send_comm;
-    struct request *r = NULL;
-    int err = end_error(e);
+    struct nb_memory_request *r = calloc(1, sizeof(*r) + (size_t)n * sizeof(r->part[0]));
+
+    if (!r)
+        return NULL;
+    r->end = e;
+    r->n = r->left = n;
+    r->next = e->requests;
+    e->requests = r;
+    return r;
+}
+
+/* Append a part to those that wait. */
+static void post(struct nb_memory_request *r, int i, void *data, size_t size, int tag)
+{
+    struct nb_memory_part **end = &r->end->waiting;
+
+    r->part[i] = (struct nb_memory_part){.request = r, .data = data, .size = size, .tag = tag};
+    while (*end)
+        end = &(*end)->next;
+    *end = &r->part[i];
+}
+
+static void part_done(struct nb_memory_part *p, size_t size)
+{
+    p->size = size;
+    p->request->left--;
+    p->request->end->bytes += size;
+}
+
+/* Carry a message from a send to the receive with its tag. */
+static void carry(struct nb_memory_connection *c, struct nb_memory_part *from, struct nb_memory_part *to)
+{
+    if (from->size > to->size) {
+        NB_WARN("memory: a message of %zu bytes (tag %d) for a receive of %zu", from->size, from->tag,
+                to->size);
+        c->send.err = c->recv.err = -EMSGSIZE;
+        return;
+    }
+    if (from->size > 0)
+        memcpy(to->data, from->data, from->size);
+    if (c->faults)
+        c->faults->arrived(to->data, from->size);
+    part_done(to, from->size);
+    part_done(from, from->size);
+}
+
+/* Take the oldest part with the tag out of the list. Return NULL when there is none. */
+static struct nb_memory_part *take(struct nb_memory_part **list, int tag)
+{
+    for (; *list; list = &(*list)->next) {
+        struct nb_memory_part *p = *list;
+
+        if (p->tag == tag) {
+            *list = p->next;
+            return p;
+        }
+    }
+    return NULL;
+}
+
+/* Match all parts that the network lets through. An end without tags has only tag 0. */
+static void match(struct nb_memory_connection *c)
+{
+    if (path(c))
+        return;
+    for (struct nb_memory_part **at = &c->send.waiting; *at && !c->send.err;) {
+        struct nb_memory_part *from = *at, *to = take(&c->recv.waiting, from->tag);
+
+        if (!to) {
+            at = &from->next;
+            continue;
+        }
+        *at = from->next;
+        carry(c, from, to);
+    }
+}
+
+int nb_memory_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle, void **request)
+{
+    struct nb_memory_end *e = send_comm;
+    struct nb_memory_connection *c = e->connection;
+    struct nb_memory_request *r = NULL;
+    int err;
 
     (void)mhandle;
     *request = NULL;
-    if (!err && (tag || size > MAX_BYTES))
-        err = -EINVAL;
-    if (!err)
-        err = post(e, (void *)(uintptr_t)data, size, &r);
-    if (err)
-        return err;
-    *request = r;
-    match(e->pipe);
-    return 0;
+    if (size > MAX_BYTES || (!data && size))
+        return -EINVAL;
+    pthread_mutex_lock(&c->lock);
+    err = end_error(e);
+    if (!err && !(r = request_new(e, 1)))
+        err = -ENOMEM;
+    if (!err) {
+        post(r, 0, (void *)(uintptr_t)data, size, tag);
+        match(c);
+        *request = r;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return err;
 }
 
-static int memory_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags,
-                        void **mhandles, void **request)
+int nb_memory_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags,
+                    void **mhandles, void **request)
 {
-    struct end *e = recv_comm;
-    struct request *r = NULL;
-    int err = e->err;
+    struct nb_memory_end *e = recv_comm;
+    struct nb_memory_connection *c = e->connection;
+    struct nb_memory_request *r = NULL;
+    int err;
 
     (void)mhandles;
     *request = NULL;
-    if (!err && (n != 1 || (tags && tags[0])))
-        err = -EINVAL;
-    if (!err)
-        err = post(e, data[0], sizes[0], &r);
-    if (err)
-        return err;
-    *request = r;
-    match(e->pipe);
-    return 0;
+    if (n < 1 || n > NB_NET_MAX_RECVS)
+        return -EINVAL;
+    pthread_mutex_lock(&c->lock);
+    err = e->err; /* messages before the peer's close are here already, or will not come: test reports them */
+    if (!err && !(r = request_new(e, n)))
+        err = -ENOMEM;
+    if (!err) {
+        for (int i = 0; i < n; i++)
+            post(r, i, data[i], sizes[i], tags ? tags[i] : 0);
+        match(c);
+        *request = r;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return err;
 }
 
-static int memory_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles,
-                         void **request)
+int nb_memory_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles,
+                     void **request)
 {
     (void)recv_comm, (void)n, (void)data, (void)sizes, (void)mhandles;
-    *request = NULL;
+    *request = NULL; /* complete at once */
     return 0;
 }
 
-static int memory_test(void *request, int *done, size_t *sizes)
+int nb_memory_test(void *request, int *done, size_t *sizes)
 {
-    struct request *r = request;
-    struct end *e = r->end;
+    struct nb_memory_request *r = request, **p;
+    struct nb_memory_end *e = r->end;
+    struct nb_memory_connection *c = e->connection;
+    int err = 0;
 
-    *done = r->done;
-    if (!r->done)
-        return end_error(e);
-    if (sizes)
-        *sizes = r->size;
-    if (r->newer)
-        r->newer->older = r->older;
-    else
-        e->all = r->older;
-    if (r->older)
-        r->older->newer = r->newer;
-    free(r);
-    return 0;
+    pthread_mutex_lock(&c->lock);
+    if (r->left)
+        match(c);
+    *done = r->left == 0;
+    if (!e->is_send && (c->held || (c->faults && c->faults->late()))) {
+        *done = 0;
+    } else if (!*done) {
+        err = end_error(e);
+    } else {
+        for (int i = 0; sizes && i < r->n; i++)
+            sizes[i] = r->part[i].size;
+        for (p = &e->requests; *p != r; p = &(*p)->next)
+            ;
+        *p = r->next;
+        free(r);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return err;
 }
 
-static int memory_poll_fds(void *comm, int is_send, struct pollfd *fds, int max)
+/* There is no descriptor to sleep on. Return 0 without requests in flight, else ask for another test. */
+int nb_memory_poll_fds(void *comm, int is_send, struct pollfd *fds, int max)
 {
-    const struct end *e = comm;
+    struct nb_memory_end *e = comm;
+    bool busy;
 
-    (void)is_send;
-    (void)fds;
-    (void)max;
-    return e->err || e->all ? -1 : 0;
+    (void)is_send, (void)fds, (void)max;
+    pthread_mutex_lock(&e->connection->lock);
+    busy = e->err || e->requests;
+    pthread_mutex_unlock(&e->connection->lock);
+    return busy ? -1 : 0;
 }
 
-static const char *memory_peer_name(void *comm)
+int nb_memory_lost(void *send_comm)
 {
-    return ((struct end *)comm)->peer;
+    struct nb_memory_end *e = send_comm;
+    int err;
+
+    pthread_mutex_lock(&e->connection->lock);
+    err = end_error(e);
+    pthread_mutex_unlock(&e->connection->lock);
+    return err;
 }
 
-static uint64_t memory_wire_bytes(void *comm)
+const char *nb_memory_peer_name(void *comm)
 {
-    return ((struct end *)comm)->bytes;
+    return ((struct nb_memory_end *)comm)->peer;
+}
+
+uint64_t nb_memory_wire_bytes(void *comm)
+{
+    struct nb_memory_end *e = comm;
+    uint64_t n;
+
+    pthread_mutex_lock(&e->connection->lock);
+    n = e->bytes;
+    pthread_mutex_unlock(&e->connection->lock);
+    return n;
 }
 
 const struct nb_net_ops nb_net_memory = {
     .name = "memory",
-    .init = memory_init,
+    .init = nb_memory_init,
     .fini = memory_fini,
-    .devices = memory_devices,
-    .properties = memory_properties,
-    .listen = memory_listen,
-    .connect = memory_connect,
-    .accept = memory_accept,
-    .reg_mr = memory_reg_mr,
-    .dereg_mr = memory_dereg_mr,
-    .isend = memory_isend,
-    .irecv = memory_irecv,
-    .iflush = memory_iflush,
-    .test = memory_test,
-    .close_send = memory_close,
-    .close_recv = memory_close,
-    .close_listen = memory_close_listen,
-    .poll_fds = memory_poll_fds,
-    .peer_name = memory_peer_name,
-    .wire_bytes = memory_wire_bytes,
+    .devices = nb_memory_devices,
+    .properties = nb_memory_properties,
+    .listen = nb_memory_listen,
+    .connect = nb_memory_connect,
+    .lost = nb_memory_lost,
+    .accept = nb_memory_accept,
+    .reg_mr = nb_memory_reg_mr,
+    .dereg_mr = nb_memory_dereg_mr,
+    .isend = nb_memory_isend,
+    .irecv = nb_memory_irecv,
+    .iflush = nb_memory_iflush,
+    .test = nb_memory_test,
+    .close_send = nb_memory_close,
+    .close_recv = nb_memory_close,
+    .close_listen = nb_memory_close_listen,
+    .poll_fds = nb_memory_poll_fds,
+    .peer_name = nb_memory_peer_name,
+    .wire_bytes = nb_memory_wire_bytes,
 };

@@ -30,7 +30,7 @@ PARSERS = $(OUT)/wire.o $(OUT)/tcp_wire.o
 PLUGIN = $(patsubst $(SRCDIR)/plugin/%.c,$(OUT)/plugin/%.o,$(filter-out $(SRCDIR)/plugin/net/verbs% $(SRCDIR)/plugin/base/old_glibc%.c,\
 	$(sort $(shell find $(addprefix $(SRCDIR)/plugin/,abi base coll device net policy state) -name '*.c'))))
 PLUGIN += $(OUT)/kernels_plan.o $(OUT)/kernels_image.o
-NODES = $(OUT)/abi_calls.o $(OUT)/cluster.o $(OUT)/loopback.o $(OUT)/loopback_faults.o $(OUT)/loopback_messages.o
+NODES = $(OUT)/abi_calls.o $(OUT)/cluster.o $(OUT)/loopback.o $(OUT)/plugin/emulate/memory_net.o
 
 all: $(TARGETS:%=$(OUT)/fuzz_%) $(OUT)/seeds
 

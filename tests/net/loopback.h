@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A transport between the contexts of one process, in memory: the example of docs/adding.md, and the network
- * of tests that put several nodes into one process. Take it with nb_net_open_with(ctx, &loopback_ops).
- *
- * It has one device, "loop0", that takes host memory. connect succeeds at once, or fails with -ECONNREFUSED
- * when the listener is gone. When both its send and its receive are posted, the second of the two calls
- * copies the message, and only then the send tests done. Only faults that a test asks for lose, reorder or
- * delay messages.
+ * The transport between contexts of one process (plugin/emulate/memory_net.h) with faults: the network of
+ * tests that put several nodes into one process. Take it with nb_net_open_with(ctx, &loopback_ops). connect
+ * fails with -ECONNREFUSED when the listener is gone.
  *
  * Threads: as every transport. Different threads may use the two ends of a connection.
  */

@@ -111,7 +111,7 @@ START_TEST(devices)
         ck_assert_int_eq(net->ops->devices(net, &n), 0);
         ck_assert_int_eq(n, 1 + i);
         ck_assert_int_eq(net->ops->properties(net, i, &props), 0);
-        ck_assert_str_eq(props.name, i ? "loop0#1" : "loop0");
+        ck_assert_str_eq(props.name, i ? "memory0#1" : "memory0");
         ck_assert_int_eq(net->ops->listen(net, 1 + i, handle, &comm), -EINVAL);
     }
     ck_assert_int_eq(
