@@ -36,6 +36,15 @@ void simulated_name(char name[SIMULATED_NAME], int node)
     snprintf(name, SIMULATED_NAME, "10.0.%d.%d<1>", node / 256, node % 256);
 }
 
+int simulated_init(struct nb_context *ctx, const struct nb_net_ops *ops, struct nb_net **net)
+{
+    *net = malloc(sizeof(**net));
+    if (!*net)
+        return -ENOMEM;
+    **net = (struct nb_net){.ops = ops, .ctx = ctx};
+    return 0;
+}
+
 void simulated_fini(struct nb_net *net)
 {
     free(net);

@@ -73,7 +73,9 @@ int simulated_handle_read(const void *handle, struct simulated_handle *h);
 #define SIMULATED_NAME 24
 void simulated_name(char name[SIMULATED_NAME], int node);
 
-/* For the table: fini frees an object of malloc, there is one device, and flush has no work. */
+/* Make the engine's object, with the table `ops`. Return 0, or -ENOMEM. */
+int simulated_init(struct nb_context *ctx, const struct nb_net_ops *ops, struct nb_net **net);
+/* For the table: fini frees that object, there is one device, and flush has no work. */
 void simulated_fini(struct nb_net *net);
 int simulated_devices(struct nb_net *net, int *ndev);
 int simulated_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles,

@@ -34,12 +34,12 @@ struct end {
 };
 
 struct conn {
+    struct simulated_link link; /* first: in the listener's queue */
     struct scale_cluster *cluster;
     int from, to;
     bool up, queued; /* queued: in its link's list */
     struct listener *listener;
-    struct conn *accept_next; /* in the listener's queue */
-    struct conn *turn_next;   /* in the list of connections with messages to send */
+    struct conn *turn_next; /* in the list of connections with messages to send */
     struct end send, recv;
     struct simulated_line waiting; /* at the sender's link */
     struct simulated_line inbox;   /* arrived, without a posted receive */
@@ -54,7 +54,7 @@ struct conn {
 
 struct listener {
     int node;
-    struct conn *waiting, **end;
+    struct simulated_line waiting; /* connections for accept */
 };
 
 struct link { /* of a node */

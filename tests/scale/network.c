@@ -142,8 +142,7 @@ static void up(struct scale_cluster *cl, struct conn *c)
     if (!c->send.open)
         return;
     c->up = c->recv.open = true;
-    *c->listener->end = c;
-    c->listener->end = &c->accept_next;
+    simulated_append(&c->listener->waiting, &c->link);
     scale_node_wake(cl, c->to);
     scale_node_wake(cl, c->from);
 }

@@ -9,30 +9,22 @@
 #include "tests/scale/connection.h"
 #include "tests/scale/node.h"
 
-struct net { /* the engine's nb_net */
-    struct nb_net net;
-    struct scale_cluster *cluster;
-    int node;
-};
-
-static int net_init(struct nb_context *ctx, struct nb_net **out)
+/* Return the node, whose first member is the context. */
+static const struct scale_node *node_of(const struct nb_net *net)
 {
-    struct scale_node *node = (struct scale_node *)ctx; /* its first member */
-    struct net *n = calloc(1, sizeof(*n));
+    return (const struct scale_node *)net->ctx;
+}
 
-    if (!n)
-        return -ENOMEM;
-    n->cluster = node->cluster;
-    n->node = node->number;
-    n->net =
-        (struct nb_net){.ops = node->cluster->set->early ? &scale_net_early : &scale_net_late, .ctx = ctx};
-    *out = &n->net;
-    return 0;
+static int net_init(struct nb_context *ctx, struct nb_net **net)
+{
+    const struct scale_node *node = (const struct scale_node *)ctx;
+
+    return simulated_init(ctx, node->cluster->set->early ? &scale_net_early : &scale_net_late, net);
 }
 
 static int net_properties(struct nb_net *net, int dev, struct nb_net_props *props)
 {
-    const struct net *n = (const struct net *)net;
+    const struct scale_node *n = node_of(net);
 
     (void)dev;
     simulated_properties(props, "scale0", n->cluster->set->link);
@@ -41,15 +33,14 @@ static int net_properties(struct nb_net *net, int dev, struct nb_net_props *prop
 
 static int net_listen(struct nb_net *net, int dev, void *handle, void **listen_comm)
 {
-    const struct net *n = (const struct net *)net;
+    const struct scale_node *n = node_of(net);
     struct scale_network *w = n->cluster->network;
     struct listener *l = scale_zeroed(w, 1, sizeof(*l));
     const struct simulated_handle h = {.magic = SIMULATED_HANDLE,
                                        .listener = simulated_list_add(&w->listeners, l)};
 
     (void)dev;
-    l->node = n->node;
-    l->end = &l->waiting;
+    l->node = n->number;
     simulated_handle_write(handle, &h);
     *listen_comm = l;
     return 0;
@@ -78,7 +69,7 @@ static struct conn *conn_new(struct scale_cluster *cl, int from, struct listener
 static int net_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cfg, void *handle,
                        void **send_comm)
 {
-    const struct net *n = (const struct net *)net;
+    const struct scale_node *n = node_of(net);
     struct scale_network *w = n->cluster->network;
     struct simulated_handle h;
     struct conn *c;
@@ -89,7 +80,7 @@ static int net_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg
     if (simulated_handle_read(handle, &h))
         return -EINVAL;
     if (!h.conn) {
-        c = conn_new(n->cluster, n->node, w->listeners.at[h.listener]);
+        c = conn_new(n->cluster, n->number, w->listeners.at[h.listener]);
         h.conn = w->conns.n;
         simulated_handle_write(handle, &h);
         sim_queue_put(&n->cluster->queue, n->cluster->now + 2 * n->cluster->set->latency, SIM_UP, -1, c);
@@ -103,7 +94,7 @@ static int net_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg
 
 static void net_abandon(struct nb_net *net, void *handle)
 {
-    const struct net *n = (const struct net *)net;
+    const struct scale_node *n = node_of(net);
     struct simulated_handle h;
 
     if (!simulated_handle_read(handle, &h) && h.conn)
@@ -113,14 +104,9 @@ static void net_abandon(struct nb_net *net, void *handle)
 static int net_accept(void *listen_comm, void **recv_comm)
 {
     struct listener *l = listen_comm;
-    struct conn *c = l->waiting;
+    struct conn *c = simulated_take(&l->waiting);
 
     *recv_comm = c ? &c->recv : NULL;
-    if (c) {
-        l->waiting = c->accept_next;
-        if (!l->waiting)
-            l->end = &l->waiting;
-    }
     return 0;
 }
 

@@ -80,12 +80,14 @@ void sim_conn_end_receiving(struct conn *c)
 
 void sim_listener_close(struct listener *l)
 {
+    struct conn *c;
+
     if (!l->open)
         return;
     l->open = false;
     l->sim->network->nic[l->node].listeners--;
-    for (; l->waiting; l->waiting = l->waiting->next)
-        sim_conn_end_receiving(l->waiting);
+    while ((c = simulated_take(&l->waiting)))
+        sim_conn_end_receiving(c);
 }
 
 void sim_conn_back(struct sim *s, struct conn *c)
@@ -128,7 +130,6 @@ struct conn *sim_conn_new(struct sim *s, int from, struct listener *l)
 void sim_conn_up(struct sim *s, struct conn *c)
 {
     struct listener *l = c->listener;
-    struct conn **end;
 
     if (!c->send.open || c->stage != GREETING) /* the sender gave up meanwhile, or the event came twice */
         return;
@@ -143,9 +144,7 @@ void sim_conn_up(struct sim *s, struct conn *c)
         c->stage = UP;
         c->recv.open = true;
         s->network->nic[c->to].ends++;
-        for (end = &l->waiting; *end; end = &(*end)->next)
-            ;
-        *end = c;
+        simulated_append(&l->waiting, &c->link);
         sim_node_wake(s, c->to);
     }
     s->progress = s->now;

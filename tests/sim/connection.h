@@ -43,11 +43,11 @@ struct end {
 enum stage { GREETING, REFUSED, UP };
 
 struct conn {
+    struct simulated_link link; /* first: in the listener's queue */
     struct sim *sim;
     int number, from, to, comm;
     enum stage stage;
     struct listener *listener;
-    struct conn *next; /* in the listener's queue */
     struct end send, recv;
     struct simulated_line flight, inbox;
     struct request *recvs, **recvs_end;
@@ -66,7 +66,7 @@ struct listener {
     struct sim *sim;
     int number, node;
     bool open;
-    struct conn *waiting;
+    struct simulated_line waiting; /* connections for accept */
 };
 
 struct nic {

@@ -11,38 +11,31 @@
 #include "tests/sim/memory.h"
 #include "tests/sim/node.h"
 
-struct net { /* the engine's nb_net */
-    struct nb_net net;
-    struct sim *sim;
-    int node;
-};
-
-static int net_init(struct nb_context *ctx, struct nb_net **out)
+/* Return the node, whose first member is the context. */
+static const struct sim_node *node_of(const struct nb_net *net)
 {
-    struct net *n = calloc(1, sizeof(*n));
-    struct sim_node *node = (struct sim_node *)ctx; /* its first member */
+    return (const struct sim_node *)net->ctx;
+}
 
-    if (!n)
-        return -ENOMEM;
-    n->sim = node->sim;
-    n->node = node->number;
-    n->net = (struct nb_net){.ops = node->sim->plan->early ? &sim_net_early : &sim_net_late, .ctx = ctx};
-    *out = &n->net;
-    return 0;
+static int net_init(struct nb_context *ctx, struct nb_net **net)
+{
+    const struct sim_node *node = (const struct sim_node *)ctx;
+
+    return simulated_init(ctx, node->sim->plan->early ? &sim_net_early : &sim_net_late, net);
 }
 
 static int net_properties(struct nb_net *net, int dev, struct nb_net_props *props)
 {
-    const struct net *n = (const struct net *)net;
+    const struct sim_node *n = node_of(net);
 
     (void)dev;
-    simulated_properties(props, "sim0", 1e6 * (double)n->sim->plan->nic[n->node].rate_out);
+    simulated_properties(props, "sim0", 1e6 * (double)n->sim->plan->nic[n->number].rate_out);
     return 0;
 }
 
 static int net_listen(struct nb_net *net, int dev, void *handle, void **listen_comm)
 {
-    const struct net *n = (const struct net *)net;
+    const struct sim_node *n = node_of(net);
     struct sim_network *w = n->sim->network;
     int before = sim_memory_enter(SIM_NOBODY);
     struct listener *l = calloc(1, sizeof(*l));
@@ -52,8 +45,8 @@ static int net_listen(struct nb_net *net, int dev, void *handle, void **listen_c
     if (!l)
         abort();
     h.listener = simulated_list_add(&w->listeners, l);
-    *l = (struct listener){.sim = n->sim, .number = h.listener, .node = n->node, .open = true};
-    w->nic[n->node].listeners++;
+    *l = (struct listener){.sim = n->sim, .number = h.listener, .node = n->number, .open = true};
+    w->nic[n->number].listeners++;
     simulated_handle_write(handle, &h);
     *listen_comm = l;
     sim_memory_enter(before);
@@ -63,7 +56,7 @@ static int net_listen(struct nb_net *net, int dev, void *handle, void **listen_c
 static int net_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cfg, void *handle,
                        void **send_comm)
 {
-    const struct net *n = (const struct net *)net;
+    const struct sim_node *n = node_of(net);
     struct sim *s = n->sim;
     struct simulated_handle h;
     struct conn *c;
@@ -74,9 +67,9 @@ static int net_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg
         return -EINVAL;
     if (!h.conn) {
         int before = sim_memory_enter(SIM_NOBODY);
-        const struct sim_nic *nic = &s->plan->nic[n->node];
+        const struct sim_nic *nic = &s->plan->nic[n->number];
 
-        c = sim_conn_new(s, n->node, sim_listener_at(s->network, h.listener));
+        c = sim_conn_new(s, n->number, sim_listener_at(s->network, h.listener));
         c->control = cfg->urgent;
         h.conn = c->number + 1;
         simulated_handle_write(handle, &h);
@@ -106,7 +99,7 @@ static int net_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg
 
 static void net_abandon(struct nb_net *net, void *handle)
 {
-    const struct net *n = (const struct net *)net;
+    const struct sim_node *n = node_of(net);
     struct simulated_handle h;
 
     if (!simulated_handle_read(handle, &h) && h.conn) {
@@ -119,11 +112,9 @@ static void net_abandon(struct nb_net *net, void *handle)
 static int net_accept(void *listen_comm, void **recv_comm)
 {
     struct listener *l = listen_comm;
-    struct conn *c = l->waiting;
+    struct conn *c = simulated_take(&l->waiting);
 
     *recv_comm = c ? &c->recv : NULL;
-    if (c)
-        l->waiting = c->next;
     return 0;
 }
 
@@ -157,7 +148,7 @@ static int net_close_listen(void *listen_comm)
     return 0;
 }
 
-static int node_of(const struct end *e)
+static int node_at(const struct end *e)
 {
     return e == &e->conn->send ? e->conn->from : e->conn->to;
 }
@@ -165,7 +156,7 @@ static int node_of(const struct end *e)
 static int net_reg_mr(void *comm, void *data, size_t size, enum nb_mem type, void **mhandle)
 {
     struct end *e = comm;
-    struct nic *nic = &e->conn->sim->network->nic[node_of(e)];
+    struct nic *nic = &e->conn->sim->network->nic[node_at(e)];
 
     (void)data;
     (void)size;
