@@ -44,9 +44,8 @@ extern const size_t nb_gpu_image_bytes;
 
 #define NB_GPU_KERNEL "nb_gpu_work" /* void nb_gpu_work(struct nb_gpu_launch) */
 #define NB_GPU_THREADS 128u         /* block size. Shared memory is static, about 45 KiB */
-#define NB_GPU_BLOCKS_PER_SM \
-    4u /* the most that registers allow. Fewer blocks leave room for other
-                                       kernels */
+/* The most that registers allow. Fewer blocks leave room for other kernels. */
+#define NB_GPU_BLOCKS_PER_SM 4u
 
 /* From this major compute capability on the kernel can neither encode deltas nor guess their width: it would
  * need three more registers than a thread has. The host keeps these operations for itself

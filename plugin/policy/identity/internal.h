@@ -11,8 +11,8 @@
 /* ---- profile.c: tracked buffers and their profiles ---------------------------------------------------- */
 
 #define NB_TRACKED_NONE UINT32_MAX
-#define NB_TRACKED_MATURE \
-    20u /* profiles. Measured: all of 12 layers told apart from the 20th on, 4 of 12 before the 10th */
+/* Profiles. Measured: all of 12 layers told apart from the 20th on, 4 of 12 before the 10th. */
+#define NB_TRACKED_MATURE 20u
 
 struct nb_tracked_buffer {
     uint64_t weight_block; /* the weight block, place or address that it stands for */

@@ -22,8 +22,8 @@ struct nb_params;
 
 #define NB_COST_STEPS 8         /* NCCL_STEPS: calls of a group of channels in flight */
 #define NB_COST_CALL_CHANNELS 8 /* channels that share a call */
-#define NB_COST_QUANTUM \
-    1024.0 /* plugin/coll/schedule/cut.c: pieces through other nodes are multiples of it */
+/* Pieces through other nodes are multiples of it (plugin/coll/schedule/cut.c). */
+#define NB_COST_QUANTUM 1024.0
 /* Minimum length of a piece. A block that is too short for a piece of this length through every other node,
  * or on a grid through every other column, is cut into fewer pieces. Shorter pieces cost more in messages
  * than idle links do (docs/scale.md). */
