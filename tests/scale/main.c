@@ -207,7 +207,6 @@ static bool predict(const struct options *o, const struct scale_result *r, doubl
                                                                 : NB_CODEC_INT4;
     const struct nb_cost_machine f = {.link = s->link,
                                       .latency = 1e-9 * (double)s->latency,
-                                      .queue = (double)s->queue,
                                       .message = 1e-9 * (double)s->message,
                                       .copy = speed,
                                       .cores = 1,

@@ -14,7 +14,6 @@ void predict_gain(struct doctor *d, int nodes, double link, double latency)
     static const char *const names[NB_FUNC_COUNT] = {"reduce-scatter", "all-gather", "all-reduce"};
     struct nb_cost_machine f = {.link = link,
                                 .latency = latency,
-                                .queue = 1 << 20,
                                 .message = MESSAGE,
                                 .copy = 1e9 * s->copy,
                                 .cores = 1 + d->threads,

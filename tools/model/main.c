@@ -171,7 +171,6 @@ static bool parse(int argc, char **argv, struct options *o)
         return wrong("type", o->type);
     if (cores <= 0 || channels < 1 || o->op.chunk < 512 || o->op.unit < 512 || o->op.credits < 1)
         return wrong("cores, --channels, --chunk, --unit or --credits", "nothing");
-    o->figures.queue = 1 << 20;
     o->figures.cores = cores;
     o->figures.latency = 1e-6 * latency;
     o->figures.message = 1e-6 * message;

@@ -283,7 +283,6 @@ static struct nb_cost_machine of_nibble_scale(void)
 
     return (struct nb_cost_machine){.link = 25e9 / 8,
                                     .latency = 1e-5,
-                                    .queue = MIB,
                                     .message = 2e-6,
                                     .copy = fast,
                                     .cores = 1,

@@ -95,7 +95,6 @@ struct nb_cost_machine nb_reckon_machine(const struct nb_reckon_facts *facts, do
     return (struct nb_cost_machine){
         .link = 1e6 / 8 * facts->mbps,
         .latency = HOP,
-        .queue = MIB,
         .message = MESSAGE,
         .copy = COPY,
         .cores = facts->workers ? nb_min_double(THREAD_ALLOWS * facts->workers, ENGINE_ALLOWS) : 1,

@@ -40,7 +40,6 @@ struct nb_cost_speed {
 struct nb_cost_machine {
     double link;     /* bytes a second, each direction of a node's link */
     double latency;  /* of one hop: from the last byte's departure to the receiver's reaction */
-    double queue;    /* bytes on the wire that the transport accepts on a connection before they leave */
     double message;  /* processor time of one message at one end */
     double copy;     /* bytes a second of a memory copy */
     double cores;    /* processors of a node for all of this. Less than 1 where nodes share a machine */
