@@ -21,7 +21,7 @@
 #define NB_TIMES_32 9
 #include "kernel.cuh"
 
-extern "C" __global__ void __launch_bounds__(NB_GPU_THREADS, NB_GPU_BLOCKS_PER_SM) nb_gpu_work(const struct nb_gpu_launch launch)
+extern "C" __global__ void __launch_bounds__(NB_GPU_THREADS, NB_GPU_TEAMS) nb_gpu_work(const struct nb_gpu_launch launch)
 {
     __shared__ struct nb_shared shared;
     nb_work(&launch, &shared);

@@ -535,7 +535,7 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *shar
         sh->ready[0] = sh->ready[1] = sh->due = 0;
     }
     nb_barrier();
-    if (launch->ring && nb_block() == 0) {
+    if (launch->ring && nb_team() == 0) {
         NB_RARE;
         if (t == 0)
             nb_put64_sys(&NB_RING_OF(launch)->started, nb_get64_gpu(&NB_STATE_OF(launch)->launches) + 1);
@@ -606,7 +606,7 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *shar
         struct nb_gpu_state *state = NB_STATE_OF(launch);
         struct nb_gpu_ring *ring = NB_RING_OF(launch);
         nb_fence();
-        if (nb_add32(&state->left, 1) + 1 == nb_blocks()) {
+        if (nb_add32(&state->left, 1) + 1 == nb_teams()) {
             nb_fence();
             nb_put64_gpu(&state->next, ring ? nb_get64_gpu(&state->last) : 0);
             nb_put64_gpu(&state->end, 0);

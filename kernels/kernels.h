@@ -4,12 +4,12 @@
  *
  * One kernel, NB_GPU_KERNEL, does all operations, so that it can be resident. It processes *descriptors*.
  * Each descriptor is one call of the codec's functions (nibble/codec.h, device/device.h) and is divided into
- * *tickets*: a tile of values, a range of bytes to copy, and so on. Thread blocks draw tickets in order. The
+ * *tickets*: a tile of values, a range of bytes to copy, and so on. Teams of threads draw tickets in order. The
  * kernel has two modes:
  *
  *   batch     The host passes a list of descriptors at launch. The kernel ends when all are finished.
  *   resident  The host fills a ring of descriptors in pinned memory while the kernel runs (struct nb_gpu_ring).
- *             Block 0 carries descriptors from the ring to device memory and the other blocks work. The host
+ *             Team 0 carries descriptors from the ring to device memory and the other teams work. The host
  *             ends the kernel.
  *
  * Ticket numbers: descriptor `d` owns tickets d.ticket to d.ticket + d.tickets - 1. d.ticket is the sum of
@@ -43,9 +43,12 @@ extern const unsigned char nb_gpu_image[];
 extern const size_t nb_gpu_image_bytes;
 
 #define NB_GPU_KERNEL "nb_gpu_work" /* void nb_gpu_work(struct nb_gpu_launch) */
-#define NB_GPU_THREADS 128u         /* block size. Shared memory is static, about 45 KiB */
-/* The most that registers allow. Fewer blocks leave room for other kernels. */
-#define NB_GPU_BLOCKS_PER_SM 4u
+/* A block has 1 to NB_GPU_TEAMS teams of NB_GPU_THREADS threads (its dimensions are threads, teams, 1), which
+ * work independently, and NB_GPU_TEAM_SHARED bytes of dynamic shared memory for each team. A block of four teams
+ * fills a multiprocessor's registers. */
+#define NB_GPU_THREADS 128u
+#define NB_GPU_TEAMS 4u
+#define NB_GPU_TEAM_SHARED 47616u
 
 /* From this major compute capability on the kernel can neither encode deltas nor guess their width: it would
  * need three more registers than a thread has. The host keeps these operations for itself
@@ -186,7 +189,7 @@ uint64_t nb_gpu_scratch(const struct nb_gpu_desc *desc);
  *            its number). Store stop[k % NB_GPU_STOPS] = s, then stops = k + 1 with release order.
  *            Descriptors from s on are left to launch k + 1. s may be larger than `published`: descriptors up
  *            to s - 1 are still to be published.
- *   launch   Use two blocks or more, since the first only carries. Launches of one ring must not overlap.
+ *   launch   Use two teams or more, since the first only carries. Launches of one ring must not overlap.
  *   started  Number of launches that have begun. `ended`: launches that have ended. For watchdogs.
  */
 struct nb_gpu_ring {

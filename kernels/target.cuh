@@ -43,9 +43,11 @@ typedef uint4 nb_quad; /* x, y, z, w */
 
 NB_DEV unsigned nb_thread(void) { unsigned t; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t)); return t; }
 NB_DEV unsigned nb_warp(void) { unsigned w; asm("{ .reg .b32 t; mov.u32 t, %%tid.x; shr.u32 %0, t, 5; }" : "=r"(w)); return w; }
-NB_DEV unsigned nb_block(void) { return blockIdx.x; }
-NB_DEV unsigned nb_blocks(void) { return gridDim.x; }
-NB_DEV void nb_barrier(void) { __syncthreads(); }
+/* The team's number among those of all blocks, their count, and the team's barrier. Each team has a barrier of
+ * its own, because the teams of a block work on different tickets. */
+NB_DEV unsigned nb_team(void) { return blockIdx.x * blockDim.y + threadIdx.y; }
+NB_DEV unsigned nb_teams(void) { return gridDim.x * blockDim.y; }
+NB_DEV void nb_barrier(void) { asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y), "n"(NB_GPU_THREADS) : "memory"); }
 
 /* Return the address of shared memory, kept in a register. Since sm_90 it depends on the place in a cluster,
  * and the compiler would compute it again at each use. */

@@ -17,6 +17,8 @@ typedef struct CUevent_st *CUevent;
 
 #define MULTIPROCESSOR_COUNT 16 /* CU_DEVICE_ATTRIBUTE_ */
 #define CAPABILITY_MAJOR 75
+#define BLOCK_SHARED 97  /* MAX_SHARED_MEMORY_PER_BLOCK_OPTIN */
+#define DYNAMIC_SHARED 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
 #define MEM_ATTACH_GLOBAL 1u
 #define HOST_PORTABLE_MAPPED 3u
 
@@ -33,6 +35,7 @@ static struct {
     CUresult (*CtxSynchronize)(void);
     CUresult (*ModuleLoadData)(CUmodule *, const void *);
     CUresult (*ModuleGetFunction)(CUfunction *, CUmodule, const char *);
+    CUresult (*FuncSetAttribute)(CUfunction, int, int);
     CUresult (*MemAlloc_v2)(uint64_t *, size_t);
     CUresult (*MemAllocManaged)(uint64_t *, size_t, unsigned);
     CUresult (*MemHostAlloc)(void **, size_t, unsigned);
@@ -69,6 +72,7 @@ static const struct {
     SYMBOL(CtxSynchronize),
     SYMBOL(ModuleLoadData),
     SYMBOL(ModuleGetFunction),
+    SYMBOL(FuncSetAttribute),
     SYMBOL(MemAlloc_v2),
     SYMBOL(MemAllocManaged),
     SYMBOL(MemHostAlloc),
@@ -90,6 +94,7 @@ static CUfunction kernel;
 static CUevent begun, ended;
 static char device_name[128];
 static int multiprocessors, major;
+unsigned driver_teams = NB_GPU_TEAMS;
 
 static void check(CUresult result, const char *what)
 {
@@ -107,7 +112,7 @@ int driver_open(void)
 {
     CUcontext context;
     CUmodule module;
-    int count = 0;
+    int count = 0, shared = 0;
 
     if (!nb_gpu_image_bytes) {
         printf("skipped: built without nvcc\n");
@@ -139,6 +144,10 @@ int driver_open(void)
     CHECK(cu.CtxSetCurrent(context));
     CHECK(cu.ModuleLoadData(&module, nb_gpu_image));
     CHECK(cu.ModuleGetFunction(&kernel, module, NB_GPU_KERNEL));
+    CHECK(cu.DeviceGetAttribute(&shared, BLOCK_SHARED, device));
+    if (driver_teams * NB_GPU_TEAM_SHARED > (unsigned)shared)
+        driver_teams = (unsigned)shared / NB_GPU_TEAM_SHARED;
+    CHECK(cu.FuncSetAttribute(kernel, DYNAMIC_SHARED, (int)(driver_teams * NB_GPU_TEAM_SHARED)));
     CHECK(cu.EventCreate(&begun, 0));
     CHECK(cu.EventCreate(&ended, 0));
     return 0;
@@ -214,7 +223,8 @@ void driver_launch(const struct nb_gpu_launch *launch, unsigned blocks)
 {
     struct nb_gpu_launch argument = *launch;
     void *arguments[] = {&argument};
-    CHECK(cu.LaunchKernel(kernel, blocks, 1, 1, NB_GPU_THREADS, 1, 1, 0, NULL, arguments, NULL));
+    CHECK(cu.LaunchKernel(kernel, blocks, 1, 1, NB_GPU_THREADS, driver_teams, 1,
+                          driver_teams * NB_GPU_TEAM_SHARED, NULL, arguments, NULL));
 }
 
 void driver_wait(void)

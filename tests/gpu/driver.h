@@ -30,6 +30,7 @@ void driver_free(uint64_t address);
 void driver_write(uint64_t to, const void *from, size_t bytes);
 void driver_read(void *to, uint64_t from, size_t bytes);
 void driver_copy(uint64_t to, uint64_t from, size_t bytes); /* device to device, returns at once */
+extern unsigned driver_teams; /* of a block. Set before driver_open, which lowers it to what the GPU allows */
 void driver_launch(const struct nb_gpu_launch *launch, unsigned blocks);
 void driver_wait(void);
 

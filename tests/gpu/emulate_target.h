@@ -36,11 +36,11 @@ NB_DEV unsigned nb_warp(void)
 {
     return nb_emulated->thread / 32;
 }
-NB_DEV unsigned nb_block(void)
+NB_DEV unsigned nb_team(void)
 {
     return nb_emulated->block;
 }
-NB_DEV unsigned nb_blocks(void)
+NB_DEV unsigned nb_teams(void)
 {
     return nb_emulated->blocks;
 }

@@ -152,6 +152,7 @@ static nb_cu_result fDeviceGetAttribute(int *value, int attribute, nb_cu_device 
     switch (attribute) {
     case NB_CU_ATTR_MULTIPROCESSORS: *value = 8; break;
     case NB_CU_ATTR_CAPABILITY_MAJOR: *value = fake.major ? fake.major : 9; break;
+    case NB_CU_ATTR_BLOCK_SHARED: *value = 232448; break;
     case NB_CU_ATTR_VIRTUAL_MEMORY: *value = !fake.no_virtual_memory; break;
     default: *value = 1;
     }
@@ -246,6 +247,18 @@ static nb_cu_result fFuncGetAttribute(int *value, int attribute, nb_cu_function 
     if (f != KERNEL)
         fake_wrong("no such kernel");
     *value = 0;
+    return 0;
+}
+
+static unsigned allowed_shared; /* dynamic shared memory of the kernel */
+
+static nb_cu_result fFuncSetAttribute(nb_cu_function f, int attribute, int value)
+{
+    CALL_IN_CONTEXT("cuFuncSetAttribute");
+    if (f != KERNEL || attribute != NB_CU_FUNC_DYNAMIC_SHARED || value < (int)NB_GPU_TEAM_SHARED ||
+        value > 232448)
+        fake_wrong("an attribute of the kernel that it does not need");
+    allowed_shared = (unsigned)value;
     return 0;
 }
 
@@ -360,11 +373,13 @@ static nb_cu_result fEventRecord(nb_cu_event event, nb_cu_stream stream)
 static nb_cu_result fLaunchKernelEx(const struct nb_cu_launch_config *config, nb_cu_function f,
                                     void **arguments, void **extra)
 {
-    struct fake_item it = {.kind = LAUNCH, .blocks = config->grid_x};
+    struct fake_item it = {.kind = LAUNCH, .blocks = config->grid_x * config->block_y};
 
     CALL_IN_CONTEXT("cuLaunchKernelEx");
-    if (f != KERNEL || extra || config->block_x != NB_GPU_THREADS || config->grid_x < 2 ||
-        config->nattrs != 1 || config->attrs->id != NB_CU_LAUNCH_MEM_SYNC_DOMAIN)
+    if (f != KERNEL || extra || config->block_x != NB_GPU_THREADS || config->block_y > NB_GPU_TEAMS ||
+        config->shared_bytes != config->block_y * NB_GPU_TEAM_SHARED ||
+        config->shared_bytes > allowed_shared || it.blocks < 2 || config->nattrs != 1 ||
+        config->attrs->id != NB_CU_LAUNCH_MEM_SYNC_DOMAIN)
         fake_wrong("a launch in another form");
     memcpy(&it.launch, arguments[0], sizeof(it.launch));
     pthread_mutex_lock(&fake_lock);

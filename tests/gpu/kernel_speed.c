@@ -4,10 +4,11 @@
  * the fraction of the rate at which the device copies within its memory. Print a table on standard output, or
  * JSON.
  *
- *      kernel_speed [--json] [--most MIB] [--once MIB]
+ *      kernel_speed [--json] [--most MIB] [--once MIB] [--blocks N] [--teams N]
  *
  * With --once each kernel runs once, on BF16 values of that size. This serves a profiler, which counts
- * launches.
+ * launches. --blocks and --teams set the shape of a launch (default: as many blocks as fit on the
+ * GPU, and as many teams as fit in a block).
  */
 #include <math.h>
 #include <stdio.h>
@@ -24,7 +25,7 @@
 #define BLOCK ((size_t)8 << 20) /* bytes of values that the host makes */
 
 static int json, rows;
-static unsigned warm = 3, rounds = ROUNDS;
+static unsigned warm = 3, rounds = ROUNDS, blocks;
 static uint64_t state, list, results, work, values, own, coded[MOST_SOURCES], err, scale, sources;
 static uint64_t work_bytes, most_bytes; /* bytes of values. Half of it lies between coded[i] and coded[i +
                                            1] */
@@ -47,7 +48,6 @@ static struct nb_gpu_desc base(enum nb_gpu_op op, enum nb_dtype type, uint64_t n
 static double run(struct nb_gpu_desc *desc)
 {
     struct nb_gpu_launch launch = {state, 0, list, 1};
-    unsigned blocks = driver_multiprocessors() * NB_GPU_BLOCKS_PER_SM;
     int64_t bytes = nb_gpu_plan(desc);
 
     if (bytes < 0 || (uint64_t)bytes > work_bytes) {
@@ -296,14 +296,21 @@ int main(int argc, char **argv)
             most = strtoul(argv[++i], NULL, 10);
         else if (!strcmp(argv[i], "--once") && i + 1 < argc)
             once = strtoul(argv[++i], NULL, 10);
+        else if (!strcmp(argv[i], "--blocks") && i + 1 < argc)
+            blocks = (unsigned)strtoul(argv[++i], NULL, 10);
+        else if (!strcmp(argv[i], "--teams") && i + 1 < argc)
+            driver_teams = (unsigned)strtoul(argv[++i], NULL, 10);
         else {
-            fprintf(stderr, "usage: kernel_speed [--json] [--most MIB] [--once MIB]\n");
+            fprintf(stderr,
+                    "usage: kernel_speed [--json] [--most MIB] [--once MIB] [--blocks N] [--teams N]\n");
             return 2;
         }
     }
     int status = driver_open();
     if (status)
         return status;
+    if (!blocks)
+        blocks = driver_multiprocessors();
     if (once) {
         most = once;
         warm = 0;

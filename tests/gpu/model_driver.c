@@ -16,7 +16,6 @@
 
 /* Resources of the codec kernel on a multiprocessor: kernels.h, and the compiler's report for sm_90. */
 #define CODEC_REGISTERS 128u
-#define CODEC_SHARED 47924u
 
 unsigned model_fails;
 
@@ -78,6 +77,7 @@ static nb_cu_result mDeviceGetAttribute(int *value, int attribute, nb_cu_device 
     (void)d;
     *value = attribute == NB_CU_ATTR_MULTIPROCESSORS    ? (int)model.sms
              : attribute == NB_CU_ATTR_CAPABILITY_MAJOR ? 9
+             : attribute == NB_CU_ATTR_BLOCK_SHARED     ? 232448
                                                         : 1;
     return 0;
 }
@@ -162,6 +162,15 @@ static nb_cu_result mFuncGetAttribute(int *value, int attribute, nb_cu_function 
     return 0;
 }
 
+static nb_cu_result mFuncSetAttribute(nb_cu_function f, int attribute, int value)
+{
+    (void)attribute;
+    (void)f;
+    (void)value;
+    called("cuFuncSetAttribute", LOCK);
+    return 0;
+}
+
 static nb_cu_result mStreamCreateWithPriority(nb_cu_stream *stream, unsigned flags, int priority)
 {
     called("cuStreamCreateWithPriority", LOCK);
@@ -243,9 +252,9 @@ static nb_cu_result mLaunchKernelEx(const struct nb_cu_launch_config *config, nb
     memcpy(&op->launch, arguments[0], sizeof(op->launch));
     op->own = (struct model_kernel){.name = "codec kernel",
                                     .blocks = config->grid_x,
-                                    .threads = config->block_x,
+                                    .threads = config->block_x * config->block_y,
                                     .registers = CODEC_REGISTERS,
-                                    .shared = CODEC_SHARED,
+                                    .shared = config->shared_bytes,
                                     .what = "being told to end"};
     model_put(config->stream, op);
     return 0;

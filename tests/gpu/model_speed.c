@@ -32,6 +32,8 @@ const char *driver_device(void)
     return "model GPU 0";
 }
 
+unsigned driver_teams = NB_GPU_TEAMS;
+
 unsigned driver_multiprocessors(void)
 {
     return model.sms;
@@ -117,7 +119,10 @@ void driver_launch(const struct nb_gpu_launch *l, unsigned blocks)
 {
     static nb_cu_stream stream;
     struct nb_gpu_launch argument = *l;
-    struct nb_cu_launch_config config = {.grid_x = blocks, .block_x = NB_GPU_THREADS};
+    struct nb_cu_launch_config config = {.grid_x = blocks,
+                                         .block_x = NB_GPU_THREADS,
+                                         .block_y = NB_GPU_TEAMS,
+                                         .shared_bytes = NB_GPU_TEAMS * NB_GPU_TEAM_SHARED};
 
     if (l->count) {
         for (uint64_t i = 0; i < l->count; i++)

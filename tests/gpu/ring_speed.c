@@ -300,8 +300,10 @@ int main(int argc, char **argv)
             json = 1;
         else if (!strcmp(argv[i], "--seconds") && i + 1 < argc)
             least = strtod(argv[++i], NULL);
+        else if (!strcmp(argv[i], "--teams") && i + 1 < argc)
+            driver_teams = (unsigned)strtoul(argv[++i], NULL, 10);
         else {
-            fprintf(stderr, "usage: ring_speed [--json] [--seconds S]\n");
+            fprintf(stderr, "usage: ring_speed [--json] [--seconds S] [--teams N]\n");
             return 2;
         }
     }
@@ -322,7 +324,7 @@ int main(int argc, char **argv)
     values[1] = (uintptr_t)driver_alloc_pinned(SLOTS * MOST_PIECE);
     out[1] = (uintptr_t)driver_alloc_pinned(SLOTS * MOST_PIECE);
     coded[1] = (uintptr_t)driver_alloc_pinned(SLOTS * ROOM);
-    const unsigned usual = 1 + (driver_multiprocessors() + 3) / 4;
+    const unsigned usual = (driver_multiprocessors() + 3) / 4;
     if (json)
         printf("{\"device\": \"%s\", \"multiprocessors\": %u, \"results\": [", driver_device(),
                driver_multiprocessors());

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Check the compiler's report about the kernel: for every generation it must show no spills, no stack, and
-# registers that let NB_GPU_BLOCKS_PER_SM blocks of NB_GPU_THREADS threads share a multiprocessor's 65536.
+# registers that let a block of NB_GPU_TEAMS teams of NB_GPU_THREADS threads have a multiprocessor's 65536.
 set -eu
 report=${NB_BUILDDIR:-.}/kernels/nibble.report
 header=${NB_SRCDIR:-.}/kernels/kernels.h
@@ -10,8 +10,8 @@ if [ ! -f "$report" ]; then
     exit 77
 fi
 threads=$(sed -n 's/^#define NB_GPU_THREADS \([0-9]*\).*/\1/p' "$header")
-blocks=$(sed -n 's/^#define NB_GPU_BLOCKS_PER_SM \([0-9]*\).*/\1/p' "$header")
-awk -v most=$((65536 / threads / blocks)) '
+teams=$(sed -n 's/^#define NB_GPU_TEAMS \([0-9]*\).*/\1/p' "$header")
+awk -v most=$((65536 / threads / teams)) '
     /Compiling entry function/ { target = $0; sub(/.*for ./, "", target); sub(/.$/, "", target); gsub(/[^a-z0-9_]/, "", target) }
     /bytes stack frame/ {
         frame = $1; for (i = 2; i <= NF; i++) if ($i == "spill") spill += $(i - 2)

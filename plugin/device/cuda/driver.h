@@ -23,6 +23,7 @@ enum {
     NB_CU_ATTR_MULTIPROCESSORS = 16,
     NB_CU_ATTR_UNIFIED_ADDRESSING = 41,
     NB_CU_ATTR_CAPABILITY_MAJOR = 75,
+    NB_CU_ATTR_BLOCK_SHARED = 97, /* shared memory of a block, at most: MAX_SHARED_MEMORY_PER_BLOCK_OPTIN */
     NB_CU_ATTR_VIRTUAL_MEMORY = 102,
 
     NB_CU_HOST_PORTABLE = 1,
@@ -38,6 +39,7 @@ enum {
     NB_CU_POINTER_RANGE_SIZE = 12,
 
     NB_CU_FUNC_LOCAL_BYTES = 3,
+    NB_CU_FUNC_DYNAMIC_SHARED = 8, /* MAX_DYNAMIC_SHARED_SIZE_BYTES */
     NB_CU_LAUNCH_MEM_SYNC_DOMAIN = 10,
     NB_CU_LAUNCH_DOMAIN_REMOTE = 1,
 
@@ -100,6 +102,7 @@ struct nb_cu_access { /* CUmemAccessDesc */
     F(ModuleUnload, (nb_cu_module)) \
     F(ModuleGetFunction, (nb_cu_function *, nb_cu_module, const char *)) \
     F(FuncGetAttribute, (int *, int, nb_cu_function)) \
+    F(FuncSetAttribute, (nb_cu_function, int, int)) \
     F(StreamCreateWithPriority, (nb_cu_stream *, unsigned, int)) \
     F(StreamDestroy_v2, (nb_cu_stream)) \
     F(StreamSynchronize, (nb_cu_stream)) \

@@ -48,6 +48,10 @@ static int load_kernel(struct nb_gpu *g)
     if (!ret)
         ret = NB_CU(g->cuda.cu, "preloading the codec kernel",
                     FuncGetAttribute(&local, NB_CU_FUNC_LOCAL_BYTES, g->kernel));
+    if (!ret)
+        ret = NB_CU(
+            g->cuda.cu, "shared memory of the codec kernel",
+            FuncSetAttribute(g->kernel, NB_CU_FUNC_DYNAMIC_SHARED, (int)(g->teams * NB_GPU_TEAM_SHARED)));
     if (!ret && local)
         NB_INFO(NCCL_INIT, "cuda: the kernel uses %d bytes of local memory a thread on GPU %d", local,
                 g->cuda.ordinal);
@@ -62,7 +66,8 @@ static int make(struct nb_gpu *g)
     if (!ret)
         ret = nb_arena_open(&g->arena, &g->cuda, (size_t)g->ctx->params->gpu_reserve_mb << 20);
     if (!ret)
-        ret = nb_launches_open(&g->launches, g->ctx, &g->cuda, &g->ring, g->kernel, g->multiprocessors);
+        ret = nb_launches_open(&g->launches, g->ctx, &g->cuda, &g->ring, g->kernel, g->multiprocessors,
+                               g->teams);
     if (!ret)
         ret = nb_ring_open(&g->ring, &g->arena, &g->ctx->clock, g->launches.stream, g->major);
     return ret;
@@ -80,7 +85,7 @@ static void unmake(struct nb_gpu *g)
 
 static int describe(struct nb_gpu *g)
 {
-    int ret, unified = 0;
+    int ret, unified = 0, shared = 0;
 
     ret = NB_CU(g->cuda.cu, "name of the GPU", DeviceGetName(g->name, sizeof(g->name), g->cuda.device));
     if (!ret)
@@ -92,6 +97,17 @@ static int describe(struct nb_gpu *g)
     if (!ret)
         ret = NB_CU(g->cuda.cu, "addresses of the GPU",
                     DeviceGetAttribute(&unified, NB_CU_ATTR_UNIFIED_ADDRESSING, g->cuda.device));
+    if (!ret)
+        ret = NB_CU(g->cuda.cu, "shared memory of the GPU",
+                    DeviceGetAttribute(&shared, NB_CU_ATTR_BLOCK_SHARED, g->cuda.device));
+    if (!ret && (unsigned)shared < NB_GPU_TEAM_SHARED) {
+        NB_WARN("cuda: GPU %d has %d bytes of shared memory for a block, and the codec kernel needs %u",
+                g->cuda.ordinal, shared, NB_GPU_TEAM_SHARED);
+        ret = -ENOTSUP;
+    }
+    g->teams = (unsigned)shared / NB_GPU_TEAM_SHARED;
+    if (g->teams > NB_GPU_TEAMS)
+        g->teams = NB_GPU_TEAMS;
     if (!ret && !unified) {
         NB_WARN("cuda: GPU %d has no unified addresses", g->cuda.ordinal);
         ret = -ENOTSUP;

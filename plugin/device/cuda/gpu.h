@@ -220,6 +220,7 @@ struct nb_launches {
     enum nb_launching how;
     int first;           /* launch ours before NCCL's, where no reason forbids it, else behind it */
     unsigned blocks;     /* budget of the GPU: maximum of a launch (gpus.c) */
+    unsigned teams;      /* of a block */
     nb_cu_stream stream; /* ours */
     nb_cu_stream marks;  /* for marks, which wait for NCCL's kernels */
     nb_cu_stream captured_stream[NB_LAUNCH_STREAMS];
@@ -262,7 +263,7 @@ struct nb_launches {
  * The ring need not be open yet. All arguments outlive it. Return 0, or a negative errno (after a WARN,
  * unless the host is out of memory). Call nb_launches_close in either case. Entered. */
 int nb_launches_open(struct nb_launches *l, const struct nb_context *ctx, const struct nb_cuda_context *cuda,
-                     struct nb_ring *ring, nb_cu_function kernel, int multiprocessors);
+                     struct nb_ring *ring, nb_cu_function kernel, int multiprocessors, unsigned teams);
 void nb_launches_close(struct nb_launches *l);
 
 /* Free only the host's memory. Call it instead of nb_launches_close where the GPU's context cannot be
@@ -315,6 +316,7 @@ struct nb_gpu {
     nb_cu_module module;
     nb_cu_function kernel;
     int multiprocessors, major; /* major: of the compute capability */
+    unsigned teams;             /* of a block of the codec kernel */
     pthread_mutex_t lock;
     struct nb_arena arena;
     struct nb_ring ring;

@@ -147,7 +147,7 @@ static nb_cu_event make_event(struct nb_launches *l, int *ret)
 }
 
 int nb_launches_open(struct nb_launches *l, const struct nb_context *ctx, const struct nb_cuda_context *cuda,
-                     struct nb_ring *ring, nb_cu_function kernel, int multiprocessors)
+                     struct nb_ring *ring, nb_cu_function kernel, int multiprocessors, unsigned teams)
 {
     int ret = 0;
 
@@ -155,8 +155,10 @@ int nb_launches_open(struct nb_launches *l, const struct nb_context *ctx, const 
     l->cuda = cuda;
     l->ring = ring;
     l->kernel = kernel;
-    /* All communicators of the GPU together have one block a multiprocessor on a quarter of them. That leaves
-     * room for three of NCCL's kernels with 32 channels, or four with 24. The first block only carries. */
+    l->teams = teams;
+    /* All communicators of the GPU together have a quarter of its multiprocessors, one block each. That leaves
+     * room for three of NCCL's kernels with 32 channels, or four with 24. The first team of the first block only
+     * carries. */
     l->blocks = (unsigned)multiprocessors / 4;
     if (l->blocks < NB_GPUS_LEAST)
         l->blocks = NB_GPUS_LEAST;
@@ -230,8 +232,9 @@ static int launch(struct nb_launches *l, nb_cu_stream stream, int captured, _Ato
                                          .grid_y = 1,
                                          .grid_z = 1,
                                          .block_x = NB_GPU_THREADS,
-                                         .block_y = 1,
+                                         .block_y = l->teams,
                                          .block_z = 1,
+                                         .shared_bytes = l->teams * NB_GPU_TEAM_SHARED,
                                          .stream = stream,
                                          .attrs = &domain,
                                          .nattrs = 1};
