@@ -23,6 +23,6 @@
 
 extern "C" __global__ void __launch_bounds__(NB_GPU_THREADS, NB_GPU_TEAMS) nb_gpu_work(const struct nb_gpu_launch launch)
 {
-    __shared__ struct nb_shared shared;
-    nb_work(&launch, &shared);
+    extern __shared__ nb_quad memory[];
+    nb_work(&launch, (struct nb_shared *)memory);
 }

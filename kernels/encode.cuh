@@ -264,11 +264,40 @@ NB_DEV void nb_settle(int type, int plain, const struct nb_gpu_desc *d, const st
     }
 }
 
-/* Encode a tile whose values (and residuals) are in `stage`. Return 1 when the tile is unusual and still to
- * be encoded. */
-NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu_desc *d, const struct nb_job *job,
-                          struct nb_shared *sh, nb_quad *stage)
+/* Copy the record of a plain tile to its place in the output. */
+NB_DEV void nb_copy_record(const nb_quad *quads, char *dst)
 {
+    const uint32_t t = nb_thread();
+    const uint32_t *record = (const uint32_t *)quads + NB_RECORD_AT;
+    dst += 4 * t;
+    if (t < NB_WORDS_MOST - 4 * NB_THREADS)
+        nb_store4(dst + 16 * NB_THREADS, record[t + 4 * NB_THREADS]);
+    NB_UNROLL
+    for (unsigned u = 0; u < 4; u++)
+        nb_store4(dst + 4 * NB_THREADS * u, record[t + NB_THREADS * u]);
+}
+
+/* Deliver the record that the ticket in place `before` left in shared memory. Its team has worked on another
+ * ticket since, and the tickets before it have mostly published their lengths, so nobody waits. */
+NB_DEV void nb_deliver(struct nb_shared *sh, uint32_t before)
+{
+    const struct nb_gpu_desc *d = &sh->kept[before];
+    if (nb_warp() == 0) {
+        NB_ONE_WARP;
+        const uint64_t offset = nb_look_back(nb_states(d), sh->pending_ticket[before], 4 * NB_WORDS_MOST);
+        if (nb_thread() == 0)
+            sh->pending_offset = offset;
+    }
+    nb_barrier();
+    nb_copy_record(sh->record[before], (char *)(uintptr_t)d->dst + sh->pending_offset);
+}
+
+/* Encode a tile whose values (and residuals) are in the stage of `place`. Return 1 when the tile is unusual
+ * and still to be encoded. */
+NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu_desc *d, const struct nb_job *job,
+                          struct nb_shared *sh, uint32_t place)
+{
+    nb_quad *stage = sh->stage[place], *quads = sh->record[place];
     const uint32_t t = nb_thread(), warp = nb_warp(), groups = plain ? NB_TILE_GROUPS : job->groups;
     const int measure = plain ? 0 : (int)job->measure;
     const int active = plain || t < groups;
@@ -381,7 +410,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
     }
 
     /* ---- Second half */
-    uint32_t *record = (uint32_t *)sh->record + NB_RECORD_AT;
+    uint32_t *record = (uint32_t *)quads + NB_RECORD_AT;
     const uint32_t bits = nb_bits(s.max);
     const uint32_t segment = nb_min((exponent - (bits >> 23)) >> 2, 4), keeps = 0xfff80000u << segment; /* bits of the code */
     /* The value of the code: to nearest, but down by less than a sixteenth. */
@@ -470,7 +499,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
     codes.z = out[2];
     codes.w = out[3];
     /* threads without a group store behind the sent words */
-    sh->record[(NB_RECORD_AT + NB_WORDS_BEFORE) / 4 + t] = codes;
+    quads[(NB_RECORD_AT + NB_WORDS_BEFORE) / 4 + t] = codes;
     if (measure) {
         NB_RARE;
         float squares[NB_GROUP];
@@ -506,6 +535,15 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
         }
         nb_store1((char *)(uintptr_t)job->scale + t, nb_keep_error((char *)(uintptr_t)job->err + 32 * t, x, back, turned));
     }
+    if (plain && sh->have > 0) { /* nb_deliver writes the record after the next ticket's work */
+        if (t == 0) {
+            NB_ONE_WARP;
+            sh->pending_ticket[place] = job->ticket;
+            sh->deferred = 1;
+        }
+        return 0;
+    }
+    NB_RARE;
     nb_barrier();
     if (warp == 0) {
         NB_ONE_WARP;
@@ -527,16 +565,12 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
     }
     nb_barrier();
     char *dst = (char *)(uintptr_t)d->dst + sh->offset;
-    dst += 4 * t;
-    record = (uint32_t *)sh->record + NB_RECORD_AT;
     if (plain) {
-        if (t < NB_WORDS_MOST - 4 * NB_THREADS)
-            nb_store4(dst + 16 * NB_THREADS, record[t + 4 * NB_THREADS]);
-        NB_UNROLL
-        for (unsigned u = 0; u < 4; u++)
-            nb_store4(dst + 4 * NB_THREADS * u, record[t + NB_THREADS * u]);
+        nb_copy_record(quads, dst);
         return 0;
     }
+    dst += 4 * t;
+    record = (uint32_t *)quads + NB_RECORD_AT;
     NB_ROLL
     for (uint32_t i = t; i < words; i += NB_THREADS, dst += 4 * NB_THREADS)
         nb_store4(dst, record[first + i]);

@@ -212,11 +212,11 @@ NB_DEV void nb_encode_any(const struct nb_gpu_desc *d, const struct nb_job *job,
     const int feedback = NB_MODE(d) != NB_EF_OFF;
 
     if (job->plain)
-        if (feedback ? !nb_encode_tile(NB_TYPE(d), 1, 1, d, job, sh, sh->stage[s]) : !nb_encode_tile(NB_TYPE(d), 0, 1, d, job, sh, sh->stage[s]))
+        if (feedback ? !nb_encode_tile(NB_TYPE(d), 1, 1, d, job, sh, s) : !nb_encode_tile(NB_TYPE(d), 0, 1, d, job, sh, s))
             return;
     NB_RARE;
     if (nb_encodes_fast(d, job))
-        if (feedback ? !nb_encode_tile(NB_TYPE(d), 1, 0, d, job, sh, sh->stage[s]) : !nb_encode_tile(NB_TYPE(d), 0, 0, d, job, sh, sh->stage[s]))
+        if (feedback ? !nb_encode_tile(NB_TYPE(d), 1, 0, d, job, sh, s) : !nb_encode_tile(NB_TYPE(d), 0, 0, d, job, sh, s))
             return;
     if (job->groups) {
         nb_careful(NB_TYPE(d), d, job, sh, sh->stage[s], (int)job->measure);
@@ -238,6 +238,9 @@ NB_DEV void nb_run(struct nb_shared *sh, uint32_t s)
     NB_EACH_TICKET;
     nb_async_wait_but1();
     nb_barrier();
+    /* nb_count reads this copy while nb_next replaces the descriptor. */
+    if (nb_warp() == NB_WARPS - 1 && nb_thread() % 32 < sizeof(struct nb_gpu_desc) / 8)
+        ((uint64_t *)&sh->kept[s])[nb_thread() % 32] = ((const uint64_t *)d)[nb_thread() % 32];
     switch (NB_OP(d)) {
     case NB_GPU_ENCODE:
         nb_encode_any(d, job, sh, s);
@@ -289,6 +292,11 @@ NB_DEV void nb_run(struct nb_shared *sh, uint32_t s)
         break;
     default:
         break;
+    }
+    if (sh->pending) {
+        if (NB_OP(d) != NB_GPU_ENCODE)
+            NB_RARE;
+        nb_deliver(sh, s ^ 1);
     }
 }
 
@@ -395,32 +403,58 @@ NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uin
 
 #define NB_ELSEWHERE 2 /* outside the descriptor of the ticket before: all threads search */
 
-/* Between two tickets, count the finished ticket in the other place, and put the ticket after the one in
- * place s there. It mostly belongs to the same descriptor. One warp. sh->found is nb_find's result, or
- * NB_ELSEWHERE. sh->flag[3]: the ticket was its descriptor's last. */
+/* Between two tickets, count the tickets whose output is stored: the one before, in place s ^ 1, unless its
+ * record is still to be delivered, and the one before that, if its record was delivered just now. sh->ended:
+ * these were the last of their descriptors. One thread, of another warp than nb_next's: each of both waits for
+ * memory, at the same time. */
+NB_DEV void nb_count(struct nb_shared *sh, uint32_t s)
+{
+    const uint32_t deferred = sh->deferred;
+    NB_ONE_WARP;
+    sh->ended[s] = sh->pending ? nb_count_ticket(&sh->kept[s]) : 0;
+    sh->ended[s ^ 1] = sh->due && !deferred ? nb_count_ticket(&sh->kept[s ^ 1]) : 0;
+    sh->pending = deferred;
+    sh->deferred = 0;
+    sh->due = 1;
+}
+
+/* End the descriptors whose last tickets nb_count has counted. All threads. */
+NB_DEV void nb_finish_counted(struct nb_shared *sh, uint32_t s)
+{
+    if (sh->ended[s] | sh->ended[s ^ 1]) {
+        NB_RARE;
+        if (sh->ended[s])
+            nb_finish(&sh->kept[s]);
+        if (sh->ended[s ^ 1])
+            nb_finish(&sh->kept[s ^ 1]);
+    }
+}
+
+/* Between two tickets, put the ticket after the one in place s into the other place. It mostly belongs to the
+ * same descriptor. One warp. sh->found is nb_find's result, or NB_ELSEWHERE. */
 NB_DEV void nb_next(const struct nb_gpu_launch *launch, struct nb_shared *sh, uint32_t s)
 {
     const uint32_t lane = nb_thread();
     const struct nb_gpu_desc *d = &sh->desc[s];
     struct nb_gpu_state *state = (struct nb_gpu_state *)(uintptr_t)launch->state;
+    const uint64_t ticket = sh->ticket[s] + sh->drawn;
+    const int same = ticket - d->ticket < d->tickets && ticket >= d->ticket;
+    /* The number arrives while the next ticket is described. */
+    const uint64_t drawn = lane == 0 ? nb_add64(&state->next, 1) : 0;
 
+    nb_warp_barrier();
     if (lane == 0) {
-        const uint32_t last = sh->due ? nb_count_ticket(&sh->desc[s ^ 1]) : 0;
-        const uint64_t ticket = sh->ticket[s] + sh->drawn;
-        const int same = ticket - d->ticket < d->tickets && ticket >= d->ticket && !last;
-        sh->flag[3] = last;
-        sh->due = 1;
         sh->ticket[s ^ 1] = ticket;
-        sh->drawn = (uint32_t)nb_add64(&state->next, 1) - (uint32_t)ticket;
         sh->found = sh->have = same ? 1 : NB_ELSEWHERE;
     }
-    nb_warp_barrier();
-    if (sh->found != 1)
-        return;
-    if (lane < sizeof(struct nb_gpu_desc) / 8)
-        ((uint64_t *)&sh->desc[s ^ 1])[lane] = ((const uint64_t *)d)[lane];
-    nb_warp_barrier();
-    nb_found(sh, s ^ 1, 1);
+    if (same) {
+        if (lane < sizeof(struct nb_gpu_desc) / 8)
+            ((uint64_t *)&sh->desc[s ^ 1])[lane] = ((const uint64_t *)d)[lane];
+        nb_warp_barrier();
+        nb_found(sh, s ^ 1, 1);
+    }
+    if (lane == 0)
+        sh->drawn = (uint32_t)drawn - (uint32_t)ticket;
 }
 
 /* ---- A ring -------------------------------------------------------------------------------------------- */
@@ -532,7 +566,7 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *shar
     if (t == 0) {
         sh->launch = *argument;
         sh->desc[0].tickets = sh->desc[1].tickets = 0;
-        sh->ready[0] = sh->ready[1] = sh->due = 0;
+        sh->ready[0] = sh->ready[1] = sh->due = sh->deferred = sh->pending = 0;
     }
     nb_barrier();
     if (launch->ring && nb_team() == 0) {
@@ -561,13 +595,14 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *shar
                 NB_ONE_WARP;
                 nb_next(launch, sh, s);
             }
+            if (nb_thread() == NB_THREADS - 32)
+                nb_count(sh, s);
             nb_barrier();
+            nb_finish_counted(sh, s);
             do {
                 if (sh->found == NB_ELSEWHERE) {
                     NB_RARE;
                     nb_barrier();
-                    if (sh->flag[3])
-                        nb_finish(&sh->desc[s ^ 1]);
                     have = nb_find(launch, sh, s ^ 1);
                     if (nb_thread() == 0)
                         sh->have = have;
@@ -585,13 +620,12 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *shar
             NB_RARE;
             have = sh->have;
             nb_barrier();
-            if (nb_thread() == 0) {
-                sh->flag[3] = nb_count_ticket(&sh->desc[s ^ 1]);
+            if (nb_thread() == NB_THREADS - 32) {
+                nb_count(sh, s);
                 sh->due = 0;
             }
             nb_barrier();
-            if (sh->flag[3])
-                nb_finish(&sh->desc[s ^ 1]);
+            nb_finish_counted(sh, s);
             while (have == 0 && (have = nb_find(launch, sh, s)) == 0)
                 nb_pause();
             if (have > 0)

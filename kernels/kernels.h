@@ -48,7 +48,7 @@ extern const size_t nb_gpu_image_bytes;
  * fills a multiprocessor's registers. */
 #define NB_GPU_THREADS 128u
 #define NB_GPU_TEAMS 4u
-#define NB_GPU_TEAM_SHARED 47616u
+#define NB_GPU_TEAM_SHARED 50176u
 
 /* From this major compute capability on the kernel can neither encode deltas nor guess their width: it would
  * need three more registers than a thread has. The host keeps these operations for itself

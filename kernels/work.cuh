@@ -96,11 +96,12 @@ struct nb_where {
 
 struct nb_shared {
     nb_quad stage[2][NB_STAGE_QUADS];
-    nb_quad record[NB_RECORD_QUADS];
+    nb_quad record[2][NB_RECORD_QUADS]; /* encoder: of this ticket and of the one before */
     float sums[2][NB_TILE_GROUPS];
     uint32_t part[4][NB_WARPS]; /* maxima, minima, ... of the warps */
     nb_quad survey[NB_WARPS];   /* encoder: a warp's maximum, minimum and spare bytes */
     struct nb_gpu_desc desc[2];
+    struct nb_gpu_desc kept[2]; /* of the last two tickets, until they are counted */
     struct nb_job job[2];
     struct nb_strides strides; /* of the descriptor of the last ticket found */
     struct nb_where where[2][NB_SOURCE_BUFFERS_MOST];
@@ -108,11 +109,16 @@ struct nb_shared {
     uint64_t ticket[2];
     uint64_t offset;
     float factor, signal2, carried2;
-    uint32_t flag[4];
+    uint32_t flag[3];
     struct nb_gpu_launch launch;
     int32_t found;
-    int32_t have;   /* state of the next ticket, see nb_find */
-    uint32_t due;   /* the ticket before is still to be counted */
+    int32_t have;           /* state of the next ticket, see nb_find */
+    uint32_t due;           /* the ticket before is still to be counted */
+    uint32_t deferred;      /* this ticket leaves its record in shared memory (nb_deliver) */
+    uint32_t pending;       /* the ticket before did */
+    uint32_t pending_ticket[2];
+    uint64_t pending_offset;
+    uint32_t ended[2];      /* the ticket just counted, of this place, was its descriptor's last */
     uint32_t drawn; /* number after the next ticket's, relative to the current ticket */
 };
 
@@ -155,14 +161,17 @@ NB_DEV uint64_t nb_look_back(uint64_t *state, uint32_t ticket, uint64_t length)
     while (at > 0) {
         int64_t mine = at - 1 - (int64_t)lane;
         uint64_t s = mine < 0 ? 2 : nb_get64_gpu(&state[mine]);
-        while (nb_ballot((s & 3) == 0)) {
+        uint32_t whole, last;
+        for (;;) {
+            whole = nb_ballot((s & 3) == 2);
+            last = whole ? nb_ffs(whole) - 1 : 31;
+            if (!nb_ballot((s & 3) == 0 && lane <= last)) /* tickets before a known sum do not count */
+                break;
             NB_RARE;
             nb_pause();
             if ((s & 3) == 0)
                 s = nb_get64_gpu(&state[mine]);
         }
-        uint32_t whole = nb_ballot((s & 3) == 2);
-        uint32_t last = whole ? nb_ffs(whole) - 1 : 31;
         uint64_t v = s >> 2;
         if (whole) {
             uint32_t low = nb_shfl((uint32_t)v, last), high = nb_shfl((uint32_t)(v >> 32), last);
