@@ -289,7 +289,7 @@ NB_DEV void nb_deliver(struct nb_shared *sh, uint32_t before)
             sh->pending_offset = offset;
     }
     nb_barrier();
-    nb_copy_record(sh->record[before], (char *)(uintptr_t)d->dst + sh->pending_offset);
+    nb_copy_record(nb_record_of(sh->stage[before]), (char *)(uintptr_t)d->dst + sh->pending_offset);
 }
 
 /* Encode a tile whose values (and residuals) are in the stage of `place`. Return 1 when the tile is unusual
@@ -297,7 +297,7 @@ NB_DEV void nb_deliver(struct nb_shared *sh, uint32_t before)
 NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu_desc *d, const struct nb_job *job,
                           struct nb_shared *sh, uint32_t place)
 {
-    nb_quad *stage = sh->stage[place], *quads = sh->record[place];
+    nb_quad *stage = sh->stage[place];
     const uint32_t t = nb_thread(), warp = nb_warp(), groups = plain ? NB_TILE_GROUPS : job->groups;
     const int measure = plain ? 0 : (int)job->measure;
     const int active = plain || t < groups;
@@ -410,7 +410,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
     }
 
     /* ---- Second half */
-    uint32_t *record = (uint32_t *)quads + NB_RECORD_AT;
+    uint32_t *record = (uint32_t *)nb_record_of(stage) + NB_RECORD_AT;
     const uint32_t bits = nb_bits(s.max);
     const uint32_t segment = nb_min((exponent - (bits >> 23)) >> 2, 4), keeps = 0xfff80000u << segment; /* bits of the code */
     /* The value of the code: to nearest, but down by less than a sixteenth. */
@@ -499,7 +499,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
     codes.z = out[2];
     codes.w = out[3];
     /* threads without a group store behind the sent words */
-    quads[(NB_RECORD_AT + NB_WORDS_BEFORE) / 4 + t] = codes;
+    nb_record_of(stage)[(NB_RECORD_AT + NB_WORDS_BEFORE) / 4 + t] = codes;
     if (measure) {
         NB_RARE;
         float squares[NB_GROUP];
@@ -566,11 +566,11 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
     nb_barrier();
     char *dst = (char *)(uintptr_t)d->dst + sh->offset;
     if (plain) {
-        nb_copy_record(quads, dst);
+        nb_copy_record(nb_record_of(stage), dst);
         return 0;
     }
     dst += 4 * t;
-    record = (uint32_t *)quads + NB_RECORD_AT;
+    record = (uint32_t *)nb_record_of(stage) + NB_RECORD_AT;
     NB_ROLL
     for (uint32_t i = t; i < words; i += NB_THREADS, dst += 4 * NB_THREADS)
         nb_store4(dst, record[first + i]);

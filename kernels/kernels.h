@@ -44,8 +44,9 @@ extern const size_t nb_gpu_image_bytes;
 
 #define NB_GPU_KERNEL "nb_gpu_work" /* void nb_gpu_work(struct nb_gpu_launch) */
 /* A block has 1 to NB_GPU_TEAMS teams of NB_GPU_THREADS threads (its dimensions are threads, teams, 1), which
- * work independently, and NB_GPU_TEAM_SHARED bytes of dynamic shared memory for each team. A block of four teams
- * fills a multiprocessor's registers. */
+ * work independently, and NB_GPU_TEAM_SHARED bytes of dynamic shared memory for each team. A block of four
+ * teams fills a multiprocessor's registers. The kernel's attributes say how many threads its code allows: three
+ * teams on sm_100, where it needs a few more registers. */
 #define NB_GPU_THREADS 128u
 #define NB_GPU_TEAMS 4u
 #define NB_GPU_TEAM_SHARED 50176u

@@ -47,7 +47,10 @@ NB_DEV unsigned nb_warp(void) { unsigned w; asm("{ .reg .b32 t; mov.u32 t, %%tid
  * its own, because the teams of a block work on different tickets. */
 NB_DEV unsigned nb_team(void) { return blockIdx.x * blockDim.y + threadIdx.y; }
 NB_DEV unsigned nb_teams(void) { return gridDim.x * blockDim.y; }
-NB_DEV void nb_barrier(void) { asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y), "n"(NB_GPU_THREADS) : "memory"); }
+NB_DEV void nb_barrier(void) /* reads the team's number anew: a register for it is not to be had */
+{
+    asm volatile("{ .reg .u32 team; mov.u32 team, %%tid.y; bar.sync team, %0; }" ::"n"(NB_GPU_THREADS) : "memory");
+}
 
 /* Return the address of shared memory, kept in a register. Since sm_90 it depends on the place in a cluster,
  * and the compiler would compute it again at each use. */

@@ -95,8 +95,7 @@ struct nb_where {
 };
 
 struct nb_shared {
-    nb_quad stage[2][NB_STAGE_QUADS];
-    nb_quad record[2][NB_RECORD_QUADS]; /* encoder: of this ticket and of the one before */
+    nb_quad stage[2][NB_STAGE_QUADS + NB_RECORD_QUADS]; /* the last part: an encoder's record (nb_record_of) */
     float sums[2][NB_TILE_GROUPS];
     uint32_t part[4][NB_WARPS]; /* maxima, minima, ... of the warps */
     nb_quad survey[NB_WARPS];   /* encoder: a warp's maximum, minimum and spare bytes */
@@ -121,6 +120,12 @@ struct nb_shared {
     uint32_t ended[2];      /* the ticket just counted, of this place, was its descriptor's last */
     uint32_t drawn; /* number after the next ticket's, relative to the current ticket */
 };
+
+/* Return the place of an encoder's record behind its stage, where one register finds both. */
+NB_DEV nb_quad *nb_record_of(nb_quad *stage)
+{
+    return stage + NB_STAGE_QUADS;
+}
 
 NB_DEV struct nb_control *nb_control_of(const struct nb_gpu_desc *d)
 {

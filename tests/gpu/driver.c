@@ -18,6 +18,7 @@ typedef struct CUevent_st *CUevent;
 #define MULTIPROCESSOR_COUNT 16 /* CU_DEVICE_ATTRIBUTE_ */
 #define CAPABILITY_MAJOR 75
 #define BLOCK_SHARED 97  /* MAX_SHARED_MEMORY_PER_BLOCK_OPTIN */
+#define MOST_THREADS 0   /* CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK */
 #define DYNAMIC_SHARED 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
 #define MEM_ATTACH_GLOBAL 1u
 #define HOST_PORTABLE_MAPPED 3u
@@ -35,6 +36,7 @@ static struct {
     CUresult (*CtxSynchronize)(void);
     CUresult (*ModuleLoadData)(CUmodule *, const void *);
     CUresult (*ModuleGetFunction)(CUfunction *, CUmodule, const char *);
+    CUresult (*FuncGetAttribute)(int *, int, CUfunction);
     CUresult (*FuncSetAttribute)(CUfunction, int, int);
     CUresult (*MemAlloc_v2)(uint64_t *, size_t);
     CUresult (*MemAllocManaged)(uint64_t *, size_t, unsigned);
@@ -72,6 +74,7 @@ static const struct {
     SYMBOL(CtxSynchronize),
     SYMBOL(ModuleLoadData),
     SYMBOL(ModuleGetFunction),
+    SYMBOL(FuncGetAttribute),
     SYMBOL(FuncSetAttribute),
     SYMBOL(MemAlloc_v2),
     SYMBOL(MemAllocManaged),
@@ -112,7 +115,7 @@ int driver_open(void)
 {
     CUcontext context;
     CUmodule module;
-    int count = 0, shared = 0;
+    int count = 0, shared = 0, threads = 0;
 
     if (!nb_gpu_image_bytes) {
         printf("skipped: built without nvcc\n");
@@ -147,6 +150,9 @@ int driver_open(void)
     CHECK(cu.DeviceGetAttribute(&shared, BLOCK_SHARED, device));
     if (driver_teams * NB_GPU_TEAM_SHARED > (unsigned)shared)
         driver_teams = (unsigned)shared / NB_GPU_TEAM_SHARED;
+    CHECK(cu.FuncGetAttribute(&threads, MOST_THREADS, kernel));
+    if (driver_teams > (unsigned)threads / NB_GPU_THREADS)
+        driver_teams = (unsigned)threads / NB_GPU_THREADS;
     CHECK(cu.FuncSetAttribute(kernel, DYNAMIC_SHARED, (int)(driver_teams * NB_GPU_TEAM_SHARED)));
     CHECK(cu.EventCreate(&begun, 0));
     CHECK(cu.EventCreate(&ended, 0));

@@ -242,11 +242,10 @@ static nb_cu_result fModuleGetFunction(nb_cu_function *f, nb_cu_module module, c
 
 static nb_cu_result fFuncGetAttribute(int *value, int attribute, nb_cu_function f)
 {
-    (void)attribute;
     CALL_IN_CONTEXT("cuFuncGetAttribute");
     if (f != KERNEL)
         fake_wrong("no such kernel");
-    *value = 0;
+    *value = attribute == NB_CU_FUNC_MOST_THREADS ? (int)(NB_GPU_TEAMS * NB_GPU_THREADS) : 0;
     return 0;
 }
 

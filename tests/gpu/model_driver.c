@@ -155,10 +155,9 @@ static nb_cu_result mModuleGetFunction(nb_cu_function *f, nb_cu_module module, c
 
 static nb_cu_result mFuncGetAttribute(int *value, int attribute, nb_cu_function f)
 {
-    (void)attribute;
     (void)f;
     called("cuFuncGetAttribute", DRAIN);
-    *value = 0;
+    *value = attribute == NB_CU_FUNC_MOST_THREADS ? (int)(NB_GPU_TEAMS * NB_GPU_THREADS) : 0;
     return 0;
 }
 

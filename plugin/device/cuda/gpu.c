@@ -38,7 +38,7 @@
  * on the GPU. Also check that the compiler gave it no local memory, which a launch may have to allocate. */
 static int load_kernel(struct nb_gpu *g)
 {
-    int ret, local = 0;
+    int ret, local = 0, threads = 0;
 
     ret = NB_CU(g->cuda.cu, "loading the codec kernel", ModuleLoadData(&g->module, g->cuda.cu->image));
     if (ret)
@@ -48,6 +48,11 @@ static int load_kernel(struct nb_gpu *g)
     if (!ret)
         ret = NB_CU(g->cuda.cu, "preloading the codec kernel",
                     FuncGetAttribute(&local, NB_CU_FUNC_LOCAL_BYTES, g->kernel));
+    if (!ret)
+        ret = NB_CU(g->cuda.cu, "threads of the codec kernel",
+                    FuncGetAttribute(&threads, NB_CU_FUNC_MOST_THREADS, g->kernel));
+    if (!ret && (unsigned)threads / NB_GPU_THREADS < g->teams)
+        g->teams = (unsigned)threads / NB_GPU_THREADS;
     if (!ret)
         ret = NB_CU(
             g->cuda.cu, "shared memory of the codec kernel",
