@@ -373,6 +373,73 @@ static void statistics_after(struct job *job)
     }
 }
 
+/* ---- rare sums of the gradients' type, size and communicator ---- */
+
+enum rare_content { RARE_WEIGHTS, RARE_INTEGERS, RARE_ACTIVATIONS };
+enum rare_place { BEFORE_FORWARD, BEFORE_BACKWARD, AFTER_BACKWARD };
+
+/* Sum something else by a reduce-scatter that looks like a layer's gradient, from memory of its own. */
+static void rare_sum(struct fsdp *f, enum rare_content content, int unit, address send, address recv)
+{
+    struct job *job = f->model->job;
+    const struct unit *u = &f->model->unit[unit];
+    const struct buffer b = {.type = f->grad, .n = u->n, .send = send, .recv = recv};
+    static float *x;
+    static const struct job *of;
+    static uint64_t random;
+
+    if (of != job || job_now(job) == 60) {
+        x = values(job, u->n);
+        of = job;
+        random = 77;
+    }
+    if (content == RARE_ACTIVATIONS)
+        activations(&random, 5, 64, u->n, x);
+    for (size_t i = 0; i < u->n && content != RARE_ACTIVATIONS; i++)
+        x[i] = content == RARE_WEIGHTS ? u->w[i] : (float)(draw(&random) % 40);
+    reduce_scatter(f->comm, &b, x, x);
+}
+
+/* `count` such sums every `every` steps from step 60 on, in memory that stays or that the allocator gives. */
+static void rare(struct job *job, int version, enum rare_content content, enum rare_place place, int every,
+                 int count, int fixed)
+{
+    struct fsdp f = usual(job, version, ADAMW);
+    const size_t bytes = f.model->unit[2].n * 4;
+    address at[3] = {0}, to = fixed ? memory_take(job_memory(job), bytes) : 0;
+
+    for (int i = 0; i < count && fixed; i++)
+        at[i] = memory_take(job_memory(job), bytes);
+    while (job_step(job))
+        for (int now = BEFORE_FORWARD; now <= AFTER_BACKWARD + 1; now++) {
+            if ((int)place == now && job_now(job) >= 60 && job_now(job) % every == 0)
+                for (int i = 0; i < count; i++) {
+                    const address send = fixed ? at[i] : memory_take(job_memory(job), bytes);
+                    const address recv = fixed ? to : memory_take(job_memory(job), bytes / NODES);
+                    rare_sum(&f, content, 2 + i, send, recv);
+                    if (!fixed)
+                        memory_give(job_memory(job), send), memory_give(job_memory(job), recv);
+                }
+            if (now == BEFORE_FORWARD)
+                fsdp_forward(&f);
+            else if (now == BEFORE_BACKWARD)
+                fsdp_backward(&f);
+            else if (now == AFTER_BACKWARD)
+                fsdp_update(&f);
+        }
+}
+JOB(rare_weights, rare(job, 2, RARE_WEIGHTS, BEFORE_FORWARD, 10, 1, 1))
+JOB(rare_weights_allocated, rare(job, 2, RARE_WEIGHTS, BEFORE_FORWARD, 10, 1, 0))
+JOB(rare_weights_inside, rare(job, 2, RARE_WEIGHTS, BEFORE_BACKWARD, 10, 1, 1))
+JOB(rare_weights_after, rare(job, 2, RARE_WEIGHTS, AFTER_BACKWARD, 10, 1, 1))
+JOB(rare_weights_fsdp1, rare(job, 1, RARE_WEIGHTS, BEFORE_FORWARD, 10, 1, 1))
+JOB(rare_integers, rare(job, 2, RARE_INTEGERS, BEFORE_FORWARD, 10, 1, 1))
+JOB(rare_integers_inside, rare(job, 2, RARE_INTEGERS, BEFORE_BACKWARD, 10, 1, 0))
+JOB(rare_activations, rare(job, 2, RARE_ACTIVATIONS, BEFORE_FORWARD, 10, 1, 1))
+JOB(rare_activations_inside, rare(job, 2, RARE_ACTIVATIONS, BEFORE_BACKWARD, 10, 1, 1))
+JOB(rare_averages, rare(job, 2, RARE_WEIGHTS, BEFORE_FORWARD, 20, 3, 1))
+JOB(rare_averages_allocated, rare(job, 2, RARE_WEIGHTS, BEFORE_FORWARD, 20, 3, 0))
+
 const struct job_entry jobs_sharded[] = {
     {"fsdp1-adamw", fsdp1_adamw, {0}},
     {"fsdp1-sgd", fsdp1_sgd, {0}},
@@ -400,6 +467,17 @@ const struct job_entry jobs_sharded[] = {
     {"fsdp2-frozen", fsdp2_frozen, {0}},
     {"fsdp2-clipping", fsdp2_clipping, {0}},
     {"fsdp2-statistics-after", statistics_after, {0}},
+    {"rare-weights", rare_weights, {.steps = 110}},
+    {"rare-weights-allocated", rare_weights_allocated, {.steps = 110}},
+    {"rare-weights-inside", rare_weights_inside, {.steps = 110}},
+    {"rare-weights-after", rare_weights_after, {.steps = 110}},
+    {"rare-weights-fsdp1", rare_weights_fsdp1, {.steps = 110}},
+    {"rare-integers", rare_integers, {.steps = 110}},
+    {"rare-integers-inside", rare_integers_inside, {.steps = 110}},
+    {"rare-activations", rare_activations, {.steps = 110}},
+    {"rare-activations-inside", rare_activations_inside, {.steps = 110}},
+    {"rare-averages", rare_averages, {.steps = 110}},
+    {"rare-averages-allocated", rare_averages_allocated, {.steps = 110}},
     {"hsdp", hsdp, {0}},
     {"hsdp-accumulation", hsdp_accumulation, {0}},
     {"zero1", zero1, {0}},

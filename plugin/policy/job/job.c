@@ -361,6 +361,7 @@ struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announ
     what.buffer = v.identity.buffer;
     what.predicted = v.identity.predicted;
     what.found = v.identity.reason == NB_ID_FOUND;
+    what.unlike = v.identity.reason == NB_ID_MISMATCH;
     what.passes = v.identity.passes;
     what.blind = ev->blind;
     v.gradient = nb_classify_reduce(job->classify, &what, ev->sample, ev->samples);

@@ -20,7 +20,11 @@
 #define MAX_MICRO_BATCHES 64u
 #define MET 8u           /* steps after which the evidence on a buffer counts more than its place */
 #define EXPLAINED 0.995f /* share of a field's sums from which its unproved sums may be coded, too */
-#define TIMES_TOLD 3u    /* log lines of each reason and signature: its buffers may differ at every call */
+#define USUAL_FROM 4u    /* steps in a row from which memory is usual */
+#define SIZE_FACTOR \
+    8.0f /* between a sum and the proved sums of its signature. Layers differ tenfold in all */
+#define SIZE_RATE 0.01f
+#define TIMES_TOLD 3u /* log lines of each reason and signature: its buffers may differ at every call */
 
 const char *nb_class_reason_text(enum nb_class_reason reason)
 {
@@ -282,30 +286,71 @@ static int place_agrees(const struct nb_causal *field, const uint64_t key[NB_CAU
            nb_causal_state(field, key[0]).weight_block == nb_causal_state(field, key[1]).weight_block;
 }
 
-/* Return 1 when the weights follow the sums of this buffer. Content alone may mislead: a buffer's squares
- * look like it, too. Such a sum counts as the buffer only when its place in the step is proved, or when all
- * sums of the field move weights. */
-static int moves(const struct nb_causal *field, const uint64_t key[NB_CAUSAL_NAMES], int found)
+/* Note that a sum comes from this memory in the communicator's present step, and return 1 when it has come
+ * from there in the steps before. Gradients come from the same few pieces of memory, step after step. A gap of
+ * a step is allowed, for allocators that take turns. */
+static int is_usual_memory(struct nb_class_key *k, uint64_t step)
 {
-    if (found)
-        return nb_causal_proved(field, key[0]) || nb_causal_explained(field) >= EXPLAINED;
-    if (key[1] && nb_causal_mixed(field, key[1])) /* only the place in the step tells these sums apart */
-        return nb_causal_proved(field, key[0]);
-    if (key[1] && nb_causal_state(field, key[1]).steps >= MET)
-        return nb_causal_proved(field, key[1]) || place_agrees(field, key);
+    if (k->step != step) {
+        k->streak = k->step && step - k->step <= 2 ? k->streak + 1 : 0;
+        k->step = step;
+    }
+    return k->streak >= USUAL_FROM;
+}
+
+/* Return 1 when the values are as large as those of sums of the signature whose buffer was proved, or 1 for
+ * unknown values. */
+static int is_usual_size(const struct nb_class_sig *s, float size)
+{
+    return size == 0 || s->smallest == 0 ||
+           (size >= s->smallest / SIZE_FACTOR && size <= s->largest * SIZE_FACTOR);
+}
+
+/* Keep the range of sizes of proved sums. It narrows slowly, as gradients get smaller. */
+static void note_size(struct nb_class_sig *s, float size)
+{
+    if (size == 0)
+        return;
+    s->smallest =
+        s->smallest == 0 || size < s->smallest ? size : s->smallest + SIZE_RATE * (size - s->smallest);
+    s->largest = size > s->largest ? size : s->largest + SIZE_RATE * (size - s->largest);
+}
+
+/* Return 1 when the weights follow the sums of this buffer.
+ *
+ * A buffer that has met the weights often enough is judged by itself. Another sum (its buffer is unknown, new,
+ * or only its content names it) may be any sum that the job makes in the gradients' place. Its place in the
+ * step, or the fact that all sums of the field move weights, vouches for it only when it also comes from memory
+ * that gradients usually come from, is as large as they are, and does not contradict its prediction. */
+static int moves(struct nb_class_sig *s, const struct nb_class_op *op, const struct nb_causal *field,
+                 const uint64_t key[NB_CAUSAL_NAMES], int usual_memory, float size)
+{
+    if (!op->found && key[1]) {
+        if (nb_causal_mixed(field, key[1])) /* only the place in the step tells these sums apart */
+            return nb_causal_proved(field, key[0]) && is_usual_size(s, size);
+        if (nb_causal_state(field, key[1]).steps >= MET) {
+            const int proved = nb_causal_proved(field, key[1]) || place_agrees(field, key);
+            if (proved)
+                note_size(s, size);
+            return proved;
+        }
+    }
+    if (!usual_memory || op->unlike || !is_usual_size(s, size))
+        return 0;
     return nb_causal_proved(field, key[0]) || nb_causal_explained(field) >= EXPLAINED;
 }
 
 static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_class_comm *m,
-                                         struct nb_class_sig *s, const struct nb_class_op *op,
+                                         struct nb_class_sig *s, const struct nb_class_op *op, float size,
                                          uint64_t key[NB_CAUSAL_NAMES])
 {
     if (s->func == NB_FUNC_REDUCE_SCATTER) {
+        const int usual_memory = is_usual_memory(nb_class_key_of(c, s->own, op->send), m->weight_steps + 1);
         struct nb_causal *field =
             op->blind || !op->nranks ? NULL : nb_field_get(&c->fields, op->comm, op->count / op->nranks, 1);
         if (field)
             name_keys(op, field, key);
-        if (field && moves(field, key, op->found))
+        if (field && moves(s, op, field, key, usual_memory, size))
             return NB_WHY_MOVES;
         if (op->blind || (field && nb_causal_weight_blocks(field)))
             return NB_WHY_YOUNG;
@@ -334,12 +379,12 @@ static enum nb_class_reason veto(const struct nb_class_sig *s)
 }
 
 static void settle(struct nb_classify *c, const struct nb_class_comm *m, struct nb_class_sig *s,
-                   const struct nb_class_op *op, uint64_t key[NB_CAUSAL_NAMES])
+                   const struct nb_class_op *op, float size, uint64_t key[NB_CAUSAL_NAMES])
 {
     enum nb_grad_word word = nb_grad_rules_ask(&c->rules, s->func, s->type, s->count, s->nranks);
     enum nb_class_reason against = veto(s);
 
-    s->evidence = evidence_for(c, m, s, op, key);
+    s->evidence = evidence_for(c, m, s, op, size, key);
     if (word != NB_GRAD_SILENT) {
         s->kind = word == NB_GRAD_YES ? NB_CLASS_GRADIENT : NB_CLASS_OTHER;
         s->reason = word == NB_GRAD_YES ? NB_WHY_USER_YES : NB_WHY_USER_NO;
@@ -403,7 +448,7 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
             count_rare_steps(c, m);
     }
     s->step = m->weight_steps + 1;
-    settle(c, m, s, op, d.key);
+    settle(c, m, s, op, nb_content_size(samples, n), d.key);
     if (op->func == NB_FUNC_ALL_REDUCE && (s->bucket || s->reason == NB_WHY_USER_YES))
         count_round(c, m, s, op);
     if (d.key[1])

@@ -26,6 +26,8 @@ struct nb_content {
 
 /* Count the samples of one call. The values are of `type`. */
 void nb_content_note(struct nb_content *content, enum nb_dtype type, const float *samples, unsigned n);
+/* Return the rms of the samples other than 0, or 0 without any. */
+float nb_content_size(const float *samples, unsigned n);
 /* Return 1 when enough values were seen and hardly any has the other sign. */
 int nb_content_one_sign(const struct nb_content *content);
 /* Return 1 when enough values were seen and all are integers. */
@@ -205,11 +207,13 @@ struct nb_causal *nb_field_of_bytes(struct nb_fields *fields, uint64_t comm, ncc
 #define COMMS 128u
 #define RECENT_RS 16u
 
-struct nb_class_key { /* a buffer of an all-reduce */
+struct nb_class_key { /* memory that a signature's sums come from */
     uint32_t sig, chain;
     uint64_t send;
-    uint64_t round; /* round of its communicator. UINT64_MAX: none yet */
-    int linked;     /* 1: a reduce-scatter just before has its result there */
+    uint64_t step;   /* of a reduce-scatter: the last step in which it came, */
+    uint32_t streak; /* and the steps in a row before that one */
+    uint64_t round;  /* round of its communicator. UINT64_MAX: none yet */
+    int linked;      /* 1: a reduce-scatter just before has its result there */
     int taken;
 };
 
@@ -252,7 +256,8 @@ struct nb_class_sig {
     int weights;                              /* gather: 1 when it behaves like weights */
     unsigned char told[NB_WHY_COUNT];         /* log lines with each reason */
     struct nb_content content;
-    int bucket; /* all-reduces that DDP's reducer calls */
+    float smallest, largest; /* rms of sums whose buffer was proved. 0: none yet */
+    int bucket;              /* all-reduces that DDP's reducer calls */
     enum nb_class_kind kind;
     enum nb_class_reason reason, evidence;
     struct nb_book book;

@@ -94,6 +94,7 @@ struct nb_class_op {
     uint64_t buffer;       /* the buffer that it probably continues, any number. 0: unknown */
     uint64_t predicted;    /* the buffer that order or address predicts, whatever its content. 0: unknown */
     int found;             /* 1: only its content identified the buffer */
+    int unlike;            /* 1: its content is unlike the predicted buffer's */
     enum nb_caller caller; /* of an all-reduce */
     int blind;             /* reduce-scatter: nb_classify_sum will not be called for it */
 };

@@ -215,6 +215,20 @@ void nb_content_note(struct nb_content *c, enum nb_dtype type, const float *samp
     c->integer = c->integer * FADE + (float)integer;
 }
 
+float nb_content_size(const float *samples, unsigned n)
+{
+    double sum = 0;
+    unsigned values = 0;
+
+    for (unsigned i = 0; i < n; i++) {
+        if (!isfinite(samples[i]))
+            continue;
+        sum += (double)samples[i] * (double)samples[i];
+        values += samples[i] != 0.0f;
+    }
+    return values ? (float)sqrt(sum / values) : 0.0f;
+}
+
 int nb_content_one_sign(const struct nb_content *c)
 {
     return c->values >= ENOUGH && fminf(c->negative, c->positive) < OTHER_SIGN * c->values;
