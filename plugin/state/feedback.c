@@ -368,10 +368,15 @@ void nb_feedback_drop(struct nb_feedback *fb, int64_t id)
             empty(fb, s);
 }
 
-void nb_feedback_drop_all(struct nb_feedback *fb)
+unsigned nb_feedback_drop_all(struct nb_feedback *fb)
 {
-    for (struct nb_residual *s = fb->residuals; s; s = s->next)
+    unsigned dropped = 0;
+
+    for (struct nb_residual *s = fb->residuals; s; s = s->next) {
         empty(fb, s);
+        dropped++;
+    }
+    return dropped;
 }
 
 size_t nb_feedback_bytes(const struct nb_feedback *fb)

@@ -111,8 +111,9 @@ unsigned nb_feedback_drop_step(struct nb_feedback *fb);
  * residuals are emptied when they are released. */
 void nb_feedback_drop(struct nb_feedback *fb, int64_t id);
 
-/* Empty all residuals, after a time without coded operations. */
-void nb_feedback_drop_all(struct nb_feedback *fb);
+/* Empty all residuals, after a time without coded operations, or after weights that jumped. Return their
+ * number. */
+unsigned nb_feedback_drop_all(struct nb_feedback *fb);
 
 size_t nb_feedback_bytes(const struct nb_feedback *fb);
 

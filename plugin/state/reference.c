@@ -32,8 +32,19 @@ struct peer_ref {
     size_t bytes;
 };
 
+#define SIZES 8u          /* of blocks, the latest ones */
+#define NEWS_RATE 0.05f   /* of the moving average of a size's unmatched gathers */
+#define NEWS_USUAL 0.125f /* more than two in a row, or one in twenty, are usual */
+
+struct size {
+    size_t bytes;
+    float news, before; /* share of gathers that matched no block, with the last gather and without */
+};
+
 struct nb_refs {
     struct nb_context *ctx;
+    struct size size[SIZES];
+    unsigned next_size;
     struct nb_device *dev;
     int nranks;
     struct nb_ref **own; /* by number */
@@ -215,8 +226,21 @@ static struct nb_ref *place_new(struct nb_refs *r, size_t bytes)
     return ref;
 }
 
-int nb_refs_steady(const struct nb_refs *r, size_t bytes)
+static struct size *size_of(struct nb_refs *r, size_t bytes)
 {
+    for (unsigned i = 0; i < SIZES; i++)
+        if (r->size[i].bytes == bytes)
+            return &r->size[i];
+    r->next_size = (r->next_size + 1) % SIZES;
+    r->size[r->next_size] = (struct size){.bytes = bytes};
+    return &r->size[r->next_size];
+}
+
+int nb_refs_news(const struct nb_refs *r, size_t bytes)
+{
+    for (unsigned i = 0; i < SIZES; i++)
+        if (r->size[i].bytes == bytes && r->size[i].before > NEWS_USUAL)
+            return 0;
     for (unsigned i = 0; i < r->nown; i++)
         if (r->own[i]->bytes == bytes && nb_jump_steady(&r->own[i]->jump))
             return 1;
@@ -227,9 +251,12 @@ enum nb_ref_outcome nb_refs_pick(struct nb_refs *r, const struct nb_ref_search *
                                  struct nb_ref **out)
 {
     const int found = search->found;
+    struct size *size = size_of(r, search->bytes);
     struct nb_ref *ref;
 
     *out = NULL;
+    size->before = size->news;
+    size->news += NEWS_RATE * ((found < 0 ? 1.0f : 0.0f) - size->news);
     if (found >= 0) {
         ref = r->own[found];
         if (!ref->matched) {

@@ -373,6 +373,30 @@ static void statistics_after(struct job *job)
     }
 }
 
+/* Gather a momentum of the weights' size for each layer in every step, as distributed Muon does before it
+ * orthogonalizes. Its content matches no earlier block. */
+static void gathered_momentum(struct job *job)
+{
+    struct fsdp f = usual(job, 2, MUON);
+    const size_t bytes = f.model->unit[0].n * 2;
+    const address at = memory_take(job_memory(job), bytes);
+    uint64_t random = 9;
+    float *x = values(job, f.model->unit[0].n);
+
+    while (job_step(job)) {
+        fsdp_forward(&f);
+        fsdp_backward(&f);
+        for (int i = 1; i < f.model->units; i++) {
+            const struct unit *u = &f.model->unit[i];
+            const struct buffer b = {.type = f.param, .n = u->n, .send = at, .recv = at};
+            for (size_t k = 0; k < u->n; k++) /* beta is small: little of the momentum before is left */
+                x[k] = u->g[0][k] + u->g[1][k] + 1e-4f * noise(&random);
+            all_gather(f.comm, &b, x);
+        }
+        fsdp_update(&f);
+    }
+}
+
 /* ---- rare sums of the gradients' type, size and communicator ---- */
 
 enum rare_content { RARE_WEIGHTS, RARE_INTEGERS, RARE_ACTIVATIONS };
@@ -478,6 +502,7 @@ const struct job_entry jobs_sharded[] = {
     {"rare-activations-inside", rare_activations_inside, {.steps = 110}},
     {"rare-averages", rare_averages, {.steps = 110}},
     {"rare-averages-allocated", rare_averages_allocated, {.steps = 110}},
+    {"fsdp2-gathered-momentum", gathered_momentum, {.fed = 80}},
     {"hsdp", hsdp, {0}},
     {"hsdp-accumulation", hsdp_accumulation, {0}},
     {"zero1", zero1, {0}},

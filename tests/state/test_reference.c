@@ -360,7 +360,7 @@ START_TEST(jump_to_new_content)
     weights(a, 1);
     weights(b, 2);
     ck_assert_int_eq(gather(refs, a, 0, 2), NB_REF_NEW);
-    ck_assert_int_eq(nb_refs_steady(refs, BLOCK), 0);
+    ck_assert_int_eq(nb_refs_news(refs, BLOCK), 0);
     for (uint64_t op = 1; op < 8; op++) {
         drift(a, op);
         ck_assert_int_eq(pick(refs, a, BLOCK, op, &ref), NB_REF_HIT);
@@ -370,8 +370,35 @@ START_TEST(jump_to_new_content)
         nb_refs_confirmed(refs, op, 1, 1);
     }
     ck_assert_int_eq(pick(refs, b, BLOCK, 9, &ref), NB_REF_NEW);
-    ck_assert_int_eq(nb_refs_steady(refs, BLOCK), 1);
-    ck_assert_int_eq(nb_refs_steady(refs, BLOCK / 2), 0); /* a gather of another size is ignored */
+    ck_assert_int_eq(nb_refs_news(refs, BLOCK), 1);
+    ck_assert_int_eq(nb_refs_news(refs, BLOCK / 2), 0); /* a gather of another size is ignored */
+    nb_refs_destroy(refs);
+}
+END_TEST
+
+/* Beside weights comes another block of their size in every step, whose content is always new (a momentum).
+ * Only the first ones may look like a jump. */
+START_TEST(always_new_content)
+{
+    struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 3);
+    uint16_t a[BLOCK / 2], b[BLOCK / 2];
+    struct nb_ref *ref;
+    int news = 0;
+
+    weights(a, 1);
+    ck_assert_int_eq(gather(refs, a, 0, 2), NB_REF_NEW);
+    for (uint64_t op = 1; op < 80; op += 2) {
+        drift(a, op);
+        ck_assert_int_eq(pick(refs, a, BLOCK, op, &ref), NB_REF_HIT);
+        nb_jump_weights(&ref->jump, BLOCK / 2, BLOCK);
+        store(ref, a, 0, BLOCK, op);
+        nb_refs_confirmed(refs, op, 1, 1);
+        nb_refs_confirmed(refs, op, 1, 1);
+        weights(b, 100 + (int)op);
+        ck_assert_int_eq(gather(refs, b, op + 1, 2), NB_REF_NEW);
+        news += nb_refs_news(refs, BLOCK);
+    }
+    ck_assert_int_le(news, 3);
     nb_refs_destroy(refs);
 }
 END_TEST
@@ -385,7 +412,7 @@ int main(void)
         SUITE("state/reference", TEST(reference_by_content), TEST(reference_by_order),
               TEST(reference_of_hard_training), TEST(reference_waits_for_confirmation),
               TEST(reference_knows_its_source), TEST(reference_not_kept), TEST(reference_of_passing_contents),
-              TEST(reference_of_peer), TEST(jump_to_new_content));
+              TEST(reference_of_peer), TEST(jump_to_new_content), TEST(always_new_content));
     nb_budgets_close(&node);
     return failed;
 }

@@ -35,6 +35,7 @@ struct nb_coll_stats {
     uint64_t feedback_ops;          /* quantized operations with error feedback */
     uint64_t weight_jumps;          /* gathers of weights far from the earlier weights, which drop all
                                        residuals */
+    uint64_t feedback_dropped;      /* residuals that these dropped */
     uint64_t feedback_resets;       /* residuals dropped after a value that is not finite */
     uint64_t no_feedback_ambiguous; /* quantized operations without feedback, as their residual was
                                        uncertain */

@@ -609,7 +609,7 @@ static void mark_step(struct nb_coll_comm *comm, const struct nb_op *op)
 static int jumped(const struct nb_coll_comm *comm, const struct nb_op *op)
 {
     if (op->outcome == NB_REF_NEW)
-        return nb_refs_steady(comm->refs, op->block);
+        return nb_refs_news(comm->refs, op->block);
     return op->outcome == NB_REF_HIT && op->changed &&
            nb_jump_weights(&op->ref->jump, op->moved_values, op->moved_bits);
 }
@@ -621,7 +621,7 @@ static void forget_errors(struct nb_coll_comm *comm)
                 "%s: gathered weights are far from the earlier ones (a checkpoint?): residuals are dropped, "
                 "now and at each later jump",
                 comm->label);
-    nb_feedback_drop_all(comm->decisions->feedback);
+    comm->stats.feedback_dropped += nb_feedback_drop_all(comm->decisions->feedback);
 }
 
 void nb_op_gathered(struct nb_coll_comm *comm, struct nb_op *op)

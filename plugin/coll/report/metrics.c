@@ -142,6 +142,8 @@ static const struct metric of_communicator[] = {
           "Residuals dropped after values that are not finite."),
     COUNT(nb_figures, stats.weight_jumps, "weight_jumps_total",
           "Gathers of weights far from the earlier weights, which drop all residuals."),
+    COUNT(nb_figures, stats.feedback_dropped, "feedback_dropped_total",
+          "Residuals that these gathers dropped."),
     COUNT(nb_figures, stats.feedback_bytes, "feedback_bytes", "Memory of residuals."),
     COUNT(nb_figures, stats.reference_bytes, "reference_bytes", "Memory of weight references."),
     COUNT(nb_figures, stats.references, "references", "Weight references."),

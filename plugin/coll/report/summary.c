@@ -170,14 +170,22 @@ static void log_figures(const struct nb_figures *figures)
     if (s.encode.values)
         NB_INFO(NCCL_NET,
                 "summary %s: feedback ops=%llu ambiguous=%llu budget=%llu resets=%llu jumps=%llu "
-                "bounded_tiles=%llu "
+                "dropped=%llu bounded_tiles=%llu "
                 "nmse=%.5f carried=%.3f escapes=%llu nonfinite=%llu state_bytes=%llu",
                 figures->label, (unsigned long long)s.feedback_ops,
                 (unsigned long long)s.no_feedback_ambiguous, (unsigned long long)s.no_feedback_budget,
                 (unsigned long long)s.feedback_resets, (unsigned long long)s.weight_jumps,
-                (unsigned long long)s.encode.bounded, nb_figures_nmse(&s.encode),
-                nb_figures_carried(&s.encode), (unsigned long long)s.encode.escapes,
-                (unsigned long long)s.encode.nonfinite, (unsigned long long)s.feedback_bytes);
+                (unsigned long long)s.feedback_dropped, (unsigned long long)s.encode.bounded,
+                nb_figures_nmse(&s.encode), nb_figures_carried(&s.encode),
+                (unsigned long long)s.encode.escapes, (unsigned long long)s.encode.nonfinite,
+                (unsigned long long)s.feedback_bytes);
+    if (s.feedback_dropped * 2 > s.feedback_ops && s.weight_jumps > 1)
+        NB_INFO(
+            NCCL_NET,
+            "summary %s: most residuals were dropped before their next use: gathered weights were far from "
+            "the earlier ones %llu times. If the job gathers other data beside its weights, give that its "
+            "own communicator",
+            figures->label, (unsigned long long)s.weight_jumps);
     if (s.func[NB_FUNC_ALL_GATHER].would_be_bytes)
         NB_INFO(NCCL_NET, "summary %s: all_gather bytes=%llu would_be=%llu ratio=%.2f", figures->label,
                 (unsigned long long)s.func[NB_FUNC_ALL_GATHER].sent_bytes,
