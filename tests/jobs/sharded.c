@@ -403,24 +403,15 @@ enum rare_content { RARE_WEIGHTS, RARE_INTEGERS, RARE_ACTIVATIONS };
 enum rare_place { BEFORE_FORWARD, BEFORE_BACKWARD, AFTER_BACKWARD };
 
 /* Sum something else by a reduce-scatter that looks like a layer's gradient, from memory of its own. */
-static void rare_sum(struct fsdp *f, enum rare_content content, int unit, address send, address recv)
+static void rare_sum(struct fsdp *f, enum rare_content content, int unit, address send, address recv,
+                     float *x, uint64_t *random)
 {
-    struct job *job = f->model->job;
     const struct unit *u = &f->model->unit[unit];
     const struct buffer b = {.type = f->grad, .n = u->n, .send = send, .recv = recv};
-    static float *x;
-    static const struct job *of;
-    static uint64_t random;
-
-    if (of != job || job_now(job) == 60) {
-        x = values(job, u->n);
-        of = job;
-        random = 77;
-    }
     if (content == RARE_ACTIVATIONS)
-        activations(&random, 5, 64, u->n, x);
+        activations(random, 5, 64, u->n, x);
     for (size_t i = 0; i < u->n && content != RARE_ACTIVATIONS; i++)
-        x[i] = content == RARE_WEIGHTS ? u->w[i] : (float)(draw(&random) % 40);
+        x[i] = content == RARE_WEIGHTS ? u->w[i] : (float)(draw(random) % 40);
     reduce_scatter(f->comm, &b, x, x);
 }
 
@@ -430,6 +421,8 @@ static void rare(struct job *job, int version, enum rare_content content, enum r
 {
     struct fsdp f = usual(job, version, ADAMW);
     const size_t bytes = f.model->unit[2].n * 4;
+    float *x = values(job, f.model->unit[2].n);
+    uint64_t random = 77;
     address at[3] = {0}, to = fixed ? memory_take(job_memory(job), bytes) : 0;
 
     for (int i = 0; i < count && fixed; i++)
@@ -440,7 +433,7 @@ static void rare(struct job *job, int version, enum rare_content content, enum r
                 for (int i = 0; i < count; i++) {
                     const address send = fixed ? at[i] : memory_take(job_memory(job), bytes);
                     const address recv = fixed ? to : memory_take(job_memory(job), bytes / NODES);
-                    rare_sum(&f, content, 2 + i, send, recv);
+                    rare_sum(&f, content, 2 + i, send, recv, x, &random);
                     if (!fixed)
                         memory_give(job_memory(job), send), memory_give(job_memory(job), recv);
                 }
@@ -457,6 +450,12 @@ JOB(rare_weights_allocated, rare(job, 2, RARE_WEIGHTS, BEFORE_FORWARD, 10, 1, 0)
 JOB(rare_weights_inside, rare(job, 2, RARE_WEIGHTS, BEFORE_BACKWARD, 10, 1, 1))
 JOB(rare_weights_after, rare(job, 2, RARE_WEIGHTS, AFTER_BACKWARD, 10, 1, 1))
 JOB(rare_weights_fsdp1, rare(job, 1, RARE_WEIGHTS, BEFORE_FORWARD, 10, 1, 1))
+JOB(rare_weights_inside_allocated, rare(job, 2, RARE_WEIGHTS, BEFORE_BACKWARD, 10, 1, 0))
+JOB(rare_weights_often, rare(job, 2, RARE_WEIGHTS, BEFORE_BACKWARD, 2, 1, 1))
+JOB(rare_averages_inside, rare(job, 2, RARE_WEIGHTS, BEFORE_BACKWARD, 20, 3, 0))
+JOB(rare_long_sequences, rare(job, 2, RARE_ACTIVATIONS, BEFORE_BACKWARD, 8, 3, 0))
+JOB(rare_activations_fsdp1, rare(job, 1, RARE_ACTIVATIONS, BEFORE_BACKWARD, 10, 1, 0))
+JOB(rare_weights_every_step, rare(job, 2, RARE_WEIGHTS, BEFORE_BACKWARD, 1, 1, 1))
 JOB(rare_integers, rare(job, 2, RARE_INTEGERS, BEFORE_FORWARD, 10, 1, 1))
 JOB(rare_integers_inside, rare(job, 2, RARE_INTEGERS, BEFORE_BACKWARD, 10, 1, 0))
 JOB(rare_activations, rare(job, 2, RARE_ACTIVATIONS, BEFORE_FORWARD, 10, 1, 1))
@@ -496,6 +495,12 @@ const struct job_entry jobs_sharded[] = {
     {"rare-weights-inside", rare_weights_inside, {.steps = 110}},
     {"rare-weights-after", rare_weights_after, {.steps = 110}},
     {"rare-weights-fsdp1", rare_weights_fsdp1, {.steps = 110}},
+    {"rare-weights-inside-allocated", rare_weights_inside_allocated, {.steps = 110}},
+    {"rare-weights-often", rare_weights_often, {.steps = 110}},
+    {"rare-averages-inside", rare_averages_inside, {.steps = 110}},
+    {"rare-long-sequences", rare_long_sequences, {.steps = 110}},
+    {"rare-activations-fsdp1", rare_activations_fsdp1, {.steps = 110}},
+    {"rare-weights-every-step", rare_weights_every_step, {.steps = 110}},
     {"rare-integers", rare_integers, {.steps = 110}},
     {"rare-integers-inside", rare_integers_inside, {.steps = 110}},
     {"rare-activations", rare_activations, {.steps = 110}},

@@ -2,6 +2,7 @@
 /* Classification: weighs the evidence on each signature and decides. */
 #include "policy/recognise/internal.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "base/minmax.h"
@@ -21,10 +22,11 @@
 #define MET 8u           /* steps after which the evidence on a buffer counts more than its place */
 #define EXPLAINED 0.995f /* share of a field's sums from which its unproved sums may be coded, too */
 #define USUAL_FROM 4u    /* steps in a row from which memory is usual */
-#define SIZE_FACTOR \
-    8.0f /* between a sum and the proved sums of its signature. Layers differ tenfold in all */
-#define SIZE_RATE 0.01f
-#define TIMES_TOLD 3u /* log lines of each reason and signature: its buffers may differ at every call */
+#define SIZE_FACTOR 3.0f /* log2, between a sum and the sums of its signature before */
+#define SIZE_RATE 0.002f /* a sum, at which the range of sizes narrows */
+#define ODD_SIZES 16u    /* sums in a row outside the range until it begins anew */
+#define FREE_SIZES 64u   /* sums that then may have any size */
+#define TIMES_TOLD 3u    /* log lines of each reason and signature: its buffers may differ at every call */
 
 const char *nb_class_reason_text(enum nb_class_reason reason)
 {
@@ -287,55 +289,61 @@ static int place_agrees(const struct nb_causal *field, const uint64_t key[NB_CAU
 }
 
 /* Note that a sum comes from this memory in the communicator's present step, and return 1 when it has come
- * from there in the steps before. Gradients come from the same few pieces of memory, step after step. A gap of
- * a step is allowed, for allocators that take turns. */
+ * from there in the steps before. Gradients come from the same few pieces of memory, step after step. */
 static int is_usual_memory(struct nb_class_key *k, uint64_t step)
 {
     if (k->step != step) {
-        k->streak = k->step && step - k->step <= 2 ? k->streak + 1 : 0;
+        k->streak = k->step && step - k->step == 1 ? k->streak + 1 : 0;
         k->step = step;
     }
     return k->streak >= USUAL_FROM;
 }
 
-/* Return 1 when the values are as large as those of sums of the signature whose buffer was proved, or 1 for
- * unknown values. */
-static int is_usual_size(const struct nb_class_sig *s, float size)
+/* Note the size of a sum, and return 1 when it is within SIZE_FACTOR of the sums that the signature had before,
+ * or unknown. The range grows freely while nothing is coded yet (`early`), and narrows slowly. It grows freely
+ * again when all sums of late were outside, as after a change of the loss scale. */
+static int is_usual_size(struct nb_class_sig *s, float size, int early)
 {
-    return size == 0 || s->smallest == 0 ||
-           (size >= s->smallest / SIZE_FACTOR && size <= s->largest * SIZE_FACTOR);
-}
+    const float log = size > 0 ? log2f(size) : 0;
 
-/* Keep the range of sizes of proved sums. It narrows slowly, as gradients get smaller. */
-static void note_size(struct nb_class_sig *s, float size)
-{
     if (size == 0)
-        return;
-    s->smallest =
-        s->smallest == 0 || size < s->smallest ? size : s->smallest + SIZE_RATE * (size - s->smallest);
-    s->largest = size > s->largest ? size : s->largest + SIZE_RATE * (size - s->largest);
+        return 1;
+    if (s->sizes && (log < s->smallest - SIZE_FACTOR || log > s->largest + SIZE_FACTOR) && !early &&
+        !s->free_sizes) {
+        if (++s->odd_sizes <= ODD_SIZES)
+            return 0;
+        s->sizes = 0;
+        s->free_sizes = FREE_SIZES;
+    }
+    s->odd_sizes = 0;
+    s->free_sizes -= s->free_sizes > 0;
+    s->smallest = !s->sizes || log < s->smallest ? log : s->smallest + SIZE_RATE * (log - s->smallest);
+    s->largest = !s->sizes || log > s->largest ? log : s->largest + SIZE_RATE * (log - s->largest);
+    s->sizes = 1;
+    return 1;
 }
 
 /* Return 1 when the weights follow the sums of this buffer.
  *
- * A buffer that has met the weights often enough is judged by itself. Another sum (its buffer is unknown, new,
- * or only its content names it) may be any sum that the job makes in the gradients' place. Its place in the
- * step, or the fact that all sums of the field move weights, vouches for it only when it also comes from memory
- * that gradients usually come from, is as large as they are, and does not contradict its prediction. */
-static int moves(struct nb_class_sig *s, const struct nb_class_op *op, const struct nb_causal *field,
-                 const uint64_t key[NB_CAUSAL_NAMES], int usual_memory, float size)
+ * A sum that is far larger or smaller than all sums of its signature proves nothing: the job may have lent the
+ * memory to another sum. A buffer that has met the weights often enough is judged by itself. Another sum (its buffer is
+ * unknown, new, or only its content names it) may be any sum that the job makes in the gradients' place. Its
+ * place in the step, or the fact that all sums of the field move weights, vouches for it only when it comes from
+ * memory that gradients usually come from, and does not contradict a prediction that has come true of late. */
+static int moves(const struct nb_class_op *op, const struct nb_causal *field,
+                 const uint64_t key[NB_CAUSAL_NAMES], int usual_memory, int usual_size)
 {
+    if (!usual_size)
+        return 0;
     if (!op->found && key[1]) {
         if (nb_causal_mixed(field, key[1])) /* only the place in the step tells these sums apart */
-            return nb_causal_proved(field, key[0]) && is_usual_size(s, size);
-        if (nb_causal_state(field, key[1]).steps >= MET) {
-            const int proved = nb_causal_proved(field, key[1]) || place_agrees(field, key);
-            if (proved)
-                note_size(s, size);
-            return proved;
-        }
+            return nb_causal_proved(field, key[0]);
+        if (nb_causal_state(field, key[1]).steps >= MET)
+            return nb_causal_proved(field, key[1]) || place_agrees(field, key);
     }
-    if (!usual_memory || op->unlike || !is_usual_size(s, size))
+    if (!usual_memory)
+        return 0;
+    if (op->unlike && key[NB_CAUSAL_GUESS] && nb_causal_certain(field, key[NB_CAUSAL_GUESS]))
         return 0;
     return nb_causal_proved(field, key[0]) || nb_causal_explained(field) >= EXPLAINED;
 }
@@ -345,12 +353,14 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_
                                          uint64_t key[NB_CAUSAL_NAMES])
 {
     if (s->func == NB_FUNC_REDUCE_SCATTER) {
-        const int usual_memory = is_usual_memory(nb_class_key_of(c, s->own, op->send), m->weight_steps + 1);
+        struct nb_class_key *k = nb_class_key_of(c, s->own, op->send);
+        const int usual_memory = is_usual_memory(k, m->weight_steps + 1);
+        const int usual_size = is_usual_size(s, size, m->weight_steps < c->warmup);
         struct nb_causal *field =
             op->blind || !op->nranks ? NULL : nb_field_get(&c->fields, op->comm, op->count / op->nranks, 1);
         if (field)
             name_keys(op, field, key);
-        if (field && moves(s, op, field, key, usual_memory, size))
+        if (field && moves(op, field, key, usual_memory, usual_size))
             return NB_WHY_MOVES;
         if (op->blind || (field && nb_causal_weight_blocks(field)))
             return NB_WHY_YOUNG;

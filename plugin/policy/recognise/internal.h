@@ -256,7 +256,10 @@ struct nb_class_sig {
     int weights;                              /* gather: 1 when it behaves like weights */
     unsigned char told[NB_WHY_COUNT];         /* log lines with each reason */
     struct nb_content content;
-    float smallest, largest; /* rms of sums whose buffer was proved. 0: none yet */
+    float smallest, largest; /* log2 of the usual rms of its sums */
+    uint32_t odd_sizes;      /* sums in a row outside this range */
+    uint32_t sizes;          /* sums that made it */
+    uint32_t free_sizes;     /* sums from now that may have any size */
     int bucket;              /* all-reduces that DDP's reducer calls */
     enum nb_class_kind kind;
     enum nb_class_reason reason, evidence;
