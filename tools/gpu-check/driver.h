@@ -16,6 +16,7 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphExec_st *CUgraphExec;
+typedef struct CUgraphNode_st *CUnode;
 
 #define NB_CU_NOT_READY 600
 #define NB_CU_STREAM_NON_BLOCKING 1u
@@ -26,6 +27,7 @@ typedef struct CUgraphExec_st *CUgraphExec;
 #define NB_CU_PINNED 1           /* CU_MEM_ALLOCATION_TYPE_ */
 #define NB_CU_ON_DEVICE 1        /* CU_MEM_LOCATION_TYPE_ */
 #define NB_CU_READ_WRITE 3       /* CU_MEM_ACCESS_FLAGS_PROT_ */
+#define NB_CU_PRIORITY 8         /* CU_LAUNCH_ATTRIBUTE_ */
 #define NB_CU_MULTIPROCESSORS 16 /* CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT */
 
 struct nb_cu_kind { /* CUmemAllocationProp */
@@ -36,6 +38,19 @@ struct nb_cu_kind { /* CUmemAllocationProp */
 
 struct nb_cu_may { /* CUmemAccessDesc */
     int location, device, flags;
+};
+
+struct nb_cu_node { /* CUDA_KERNEL_NODE_PARAMS, second version */
+    CUfunction f;
+    unsigned grid[3], block[3], shared;
+    void **arguments, **extra;
+    void *kernel;
+    CUcontext context;
+};
+
+struct nb_cu_update { /* CUgraphExecUpdateResultInfo */
+    int result;
+    CUnode at, from;
 };
 
 /* X(function, arguments): every entry point, so that the table and the look-up cannot differ. */
@@ -75,6 +90,15 @@ struct nb_cu_may { /* CUmemAccessDesc */
     X(GraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long)) \
     X(GraphUpload, (CUgraphExec, CUstream)) \
     X(GraphLaunch, (CUgraphExec, CUstream)) \
+    X(GraphAddKernelNode_v2, (CUnode *, CUgraph, const CUnode *, size_t, const struct nb_cu_node *)) \
+    X(GraphKernelNodeSetAttribute, (CUnode, int, const void *)) \
+    X(GraphGetNodes, (CUgraph, CUnode *, size_t *)) \
+    X(GraphExecUpdate_v2, (CUgraphExec, CUgraph, struct nb_cu_update *)) \
+    X(GraphExecDestroy, (CUgraphExec)) \
+    X(GraphDestroy, (CUgraph)) \
+    X(CtxSynchronize, (void)) \
+    X(StreamSynchronize, (CUstream)) \
+    X(MemcpyHtoD_v2, (uint64_t, const void *, size_t)) \
     X(EventCreate, (CUevent *, unsigned)) \
     X(EventRecord, (CUevent, CUstream)) \
     X(LaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, \

@@ -45,6 +45,11 @@ int beside(const char *connections, bool few);
 #define BEHIND_GOES 1
 #define BEFORE_GOES 2
 
+/* together.c: the codec's kernel and NCCL's as two roots of one graph. */
+int together(const char *connections);
+#define TOGETHER_STARTS 1   /* both run, also while another thread loads, frees and page-locks */
+#define TOGETHER_OVERLAPS 2 /* a kernel of another stream runs beside a waiting operation */
+
 /* Of launches.c. Under another name where the program runs inside another one
  * (tests/gpu/model_launches.c). */
 int main(int argc, char **argv);

@@ -14,6 +14,7 @@
  *
  *     launches           all, in a process each; lines "result STATUS NAME: DETAIL" and one "verdict"
  *     launches --child   the last two, in this process; --beside: the first
+ *     launches --together   both kernels as one graph, beside the other orders (together.c)
  *
  * All kernels and processes end: kernels watch a flag and a clock, the parent watches its children.
  */
@@ -290,6 +291,8 @@ int main(int argc, char **argv)
         return child();
     if (argc == 2 && !strcmp(argv[1], "--beside"))
         return beside(connections(), getenv("CUDA_DEVICE_MAX_CONNECTIONS") != NULL);
+    if (argc == 2 && !strcmp(argv[1], "--together"))
+        return together(connections());
     if (argc != 1) {
         fprintf(stderr, "usage: launches\n");
         return 2;
