@@ -277,7 +277,7 @@ static void fill(void)
 int main(int argc, char **argv)
 {
     static const size_t pieces[] = {(size_t)128 << 10, (size_t)512 << 10, (size_t)1 << 20, (size_t)4 << 20};
-    static const unsigned counts[] = {9, 17, 67, 133};
+    static const unsigned counts[] = {8, 16, 66, 132};
     static const struct {
         const char *name;
         enum nb_gpu_op op, coder;

@@ -451,7 +451,6 @@ JOB(rare_weights_inside, rare(job, 2, RARE_WEIGHTS, BEFORE_BACKWARD, 10, 1, 1))
 JOB(rare_weights_after, rare(job, 2, RARE_WEIGHTS, AFTER_BACKWARD, 10, 1, 1))
 JOB(rare_weights_fsdp1, rare(job, 1, RARE_WEIGHTS, BEFORE_FORWARD, 10, 1, 1))
 JOB(rare_weights_inside_allocated, rare(job, 2, RARE_WEIGHTS, BEFORE_BACKWARD, 10, 1, 0))
-JOB(rare_weights_often, rare(job, 2, RARE_WEIGHTS, BEFORE_BACKWARD, 2, 1, 1))
 JOB(rare_averages_inside, rare(job, 2, RARE_WEIGHTS, BEFORE_BACKWARD, 20, 3, 0))
 JOB(rare_long_sequences, rare(job, 2, RARE_ACTIVATIONS, BEFORE_BACKWARD, 8, 3, 0))
 JOB(rare_activations_fsdp1, rare(job, 1, RARE_ACTIVATIONS, BEFORE_BACKWARD, 10, 1, 0))
@@ -496,7 +495,6 @@ const struct job_entry jobs_sharded[] = {
     {"rare-weights-after", rare_weights_after, {.steps = 110}},
     {"rare-weights-fsdp1", rare_weights_fsdp1, {.steps = 110}},
     {"rare-weights-inside-allocated", rare_weights_inside_allocated, {.steps = 110}},
-    {"rare-weights-often", rare_weights_often, {.steps = 110}},
     {"rare-averages-inside", rare_averages_inside, {.steps = 110}},
     {"rare-long-sequences", rare_long_sequences, {.steps = 110}},
     {"rare-activations-fsdp1", rare_activations_fsdp1, {.steps = 110}},

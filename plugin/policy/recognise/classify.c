@@ -326,24 +326,27 @@ static int is_usual_size(struct nb_class_sig *s, float size, int early)
 /* Return 1 when the weights follow the sums of this buffer.
  *
  * A sum that is far larger or smaller than all sums of its signature proves nothing: the job may have lent the
- * memory to another sum. A buffer that has met the weights often enough is judged by itself. Another sum (its buffer is
+ * memory to another sum. A buffer that has met the weights often enough is judged by itself, where its memory is usual or its prediction
+ * has come true of late. Another sum (its buffer is
  * unknown, new, or only its content names it) may be any sum that the job makes in the gradients' place. Its
  * place in the step, or the fact that all sums of the field move weights, vouches for it only when it comes from
  * memory that gradients usually come from, and does not contradict a prediction that has come true of late. */
 static int moves(const struct nb_class_op *op, const struct nb_causal *field,
                  const uint64_t key[NB_CAUSAL_NAMES], int usual_memory, int usual_size)
 {
+    const int certain = key[NB_CAUSAL_GUESS] && nb_causal_certain(field, key[NB_CAUSAL_GUESS]);
+
     if (!usual_size)
         return 0;
     if (!op->found && key[1]) {
         if (nb_causal_mixed(field, key[1])) /* only the place in the step tells these sums apart */
             return nb_causal_proved(field, key[0]);
         if (nb_causal_state(field, key[1]).steps >= MET)
-            return nb_causal_proved(field, key[1]) || place_agrees(field, key);
+            return (usual_memory || certain) && (nb_causal_proved(field, key[1]) || place_agrees(field, key));
     }
     if (!usual_memory)
         return 0;
-    if (op->unlike && key[NB_CAUSAL_GUESS] && nb_causal_certain(field, key[NB_CAUSAL_GUESS]))
+    if (op->unlike && certain)
         return 0;
     return nb_causal_proved(field, key[0]) || nb_causal_explained(field) >= EXPLAINED;
 }
