@@ -2,12 +2,16 @@
 /* NCCL, the collectives that will be compressed under it on nodes like this one, and the reasons for the
  * others. */
 #include <dlfcn.h>
+#include <limits.h>
 #include <string.h>
 
 #include "base/params.h"
+#include "coll/decide/decide.h"
 #include "doctor.h"
 #include "policy/reckon/reckon.h"
 #include "policy/rules/rules.h"
+
+const char *const function_names[NB_FUNC_COUNT] = {"reduce-scatter", "all-gather", "all-reduce"};
 
 /* Report another vendor's plugin of this name: NCCL loads it without any variable, in nibble's place. */
 static bool on_path(struct doctor *d, const char *variable, const char *file, const char *without)
@@ -62,81 +66,95 @@ static const char *in_general(const struct doctor *d, bool per_gpu)
     return NULL;
 }
 
-static void tell(struct doctor *d, const char *name, const char *how, const char *why)
+/* Return the facts that this node would tell the others of a communicator on its slowest device. */
+static struct nb_reckon_facts facts_of(const struct doctor *d)
 {
-    if (why)
-        say(&d->report, STATUS_WARNING, "compressed", "remove the cause, or accept that", "%s: raw: %s", name,
-            why);
-    else
-        say(&d->report, STATUS_OK, "compressed", NULL, "%s: %s", name, how);
-}
+    const int n = d->list ? d->list->n : 0;
+    int mbps = n ? INT_MAX : 0;
+    bool gpu = false;
 
-/* Reckon as the nodes of a job like this do at connect. Return false where codecs run on GPUs, of which no speed is
- * tabled. */
-static bool reckon(const struct doctor *d, struct nb_reckoning *r)
-{
-    int mbps = 0;
-
-    for (int i = 0; d->list && i < d->list->n; i++) {
-        mbps = d->list->device[i].net.rate_mbps > mbps ? d->list->device[i].net.rate_mbps : mbps;
-        if (d->list->device[i].mem_support & NB_MEM_CUDA)
-            return false;
+    for (int i = 0; i < n; i++) {
+        mbps = d->list->device[i].net.rate_mbps < mbps ? d->list->device[i].net.rate_mbps : mbps;
+        gpu |= (d->list->device[i].mem_support & NB_MEM_CUDA) != 0;
     }
     if (d->options.gbps > 0)
         mbps = (int)(1000 * d->options.gbps);
-    info_reckon(d->params, d->options.nodes >= 2 ? d->options.nodes : 2, mbps, (unsigned)d->threads, r);
-    return r->known;
+    return info_reckon_facts(d->params, mbps, gpu, (unsigned)d->threads);
 }
 
-/* Say what becomes of sums of gradients: `why` they are raw, or what the plugin says of its reckoning (r, if any). */
-static void tell_sums(struct doctor *d, const char *name, enum nb_func func, enum nb_sum_word word,
-                      const char *why, const struct nb_reckoning *r)
+/* Find out why operations of each function stay raw whatever the link: d->why, NULL where nothing does that. */
+static void causes(struct doctor *d, const struct info_nccl *nccl, bool profiler)
+{
+    const char *apiece = in_general(d, true), *any = in_general(d, false);
+    const struct nb_params *p = d->params;
+
+    d->why[NB_FUNC_REDUCE_SCATTER] = apiece ? apiece : p->rs == NB_SUM_RAW ? "NIBBLE_RS=raw" : NULL;
+    d->why[NB_FUNC_ALL_GATHER] = apiece                                     ? apiece
+                                 : p->ag == NB_AG_RAW || p->ag == NB_AG_OFF ? "NIBBLE_AG says so"
+                                                                            : NULL;
+    d->why[NB_FUNC_ALL_REDUCE] = any                   ? any
+                                 : p->ar == NB_SUM_RAW ? "NIBBLE_AR=raw"
+                                 : nccl->support.profiler < 5
+                                     ? "this NCCL reports no calls to profilers (from 2.28 on it does)"
+                                 : !profiler ? "another profiler has the place of nibble's"
+                                             : NULL;
+}
+
+static void raw(struct doctor *d, enum nb_func func, const char *why)
+{
+    d->raw[func] = true;
+    say(&d->report, STATUS_WARNING, "compressed", "remove the cause, or accept that", "%s: raw: %s",
+        function_names[func], why);
+}
+
+/* Say what becomes of sums of gradients that the reckoning decides on, in the plugin's words. */
+static void tell_reckoned(struct doctor *d, enum nb_func func, const struct nb_reckoning *r)
 {
     char text[300];
 
-    if (why || word == NB_SUM_RAW || !r || !nb_policy_reckons(d->params, func)) {
-        tell(d, name, "gradients quantized, once recognised", why);
-        return;
-    }
     nb_reckon_text(r, func, text, sizeof(text));
-    if (nb_reckon_pays(r, func))
-        say(&d->report, STATUS_OK, "compressed", NULL, "%s: gradients quantized, once recognised: %s", name,
-            text);
+    d->raw[func] = !nb_reckon_pays(r, func);
+    if (nb_reckon_never(r, func, 2) || nb_reckon_never(r, func, 4))
+        say(&d->report, STATUS_WARNING, "compressed", "remove the cause, or accept that", "%s: %s",
+            function_names[func], text);
     else
-        say(&d->report, STATUS_WARNING, "compressed", "remove the cause, or accept that", "%s: %s", name,
-            text);
+        say(&d->report, STATUS_OK, "compressed", NULL, "%s: gradients quantized, once recognised: %s",
+            function_names[func], text);
+}
+
+void tell_compressed(struct doctor *d, const struct nb_reckon_facts *slowest)
+{
+    const enum nb_ag_word ag = d->params->ag;
+    struct nb_reckoning r;
+    char why[200];
+
+    nb_facts_reckon(d->params, d->options.nodes >= 2 ? d->options.nodes : 2, slowest, &r);
+    const bool declined = nb_policy_declines(d->params, &r, why, sizeof(why));
+    for (int i = 0; i < NB_FUNC_COUNT; i++) {
+        const enum nb_func func = (enum nb_func)i;
+        if (d->why[func])
+            raw(d, func, d->why[func]);
+        else if (declined)
+            raw(d, func, why);
+        else if (func != NB_FUNC_ALL_GATHER && r.known && nb_policy_reckons(d->params, func))
+            tell_reckoned(d, func, &r);
+        else
+            say(&d->report, STATUS_OK, "compressed", NULL, "%s: %s", function_names[func],
+                func != NB_FUNC_ALL_GATHER              ? "gradients quantized, once recognised"
+                : ag == NB_AG_EXACT || ag == NB_AG_AUTO ? "exact differences"
+                                                        : "as NIBBLE_AG says");
+    }
 }
 
 static void collectives(struct doctor *d, const struct info_nccl *nccl)
 {
-    const char *apiece = in_general(d, true), *any = in_general(d, false);
     bool profiler, tuner;
-    char why[200];
-    struct nb_reckoning r;
-    const bool reckoned = reckon(d, &r);
 
-    if (!any && reckoned && nb_policy_declines(d->params, &r, why, sizeof(why)))
-        any = why;
-    apiece = apiece ? apiece : any;
     slots(d, nccl, &profiler, &tuner);
-    tell_sums(d, "reduce-scatter", NB_FUNC_REDUCE_SCATTER, d->params->rs,
-              apiece                        ? apiece
-              : d->params->rs == NB_SUM_RAW ? "NIBBLE_RS=raw"
-                                            : NULL,
-              reckoned ? &r : NULL);
-    tell(d, "all-gather",
-         d->params->ag == NB_AG_EXACT || d->params->ag == NB_AG_AUTO ? "exact differences"
-                                                                     : "as NIBBLE_AG says",
-         apiece                                                     ? apiece
-         : d->params->ag == NB_AG_RAW || d->params->ag == NB_AG_OFF ? "NIBBLE_AG says so"
-                                                                    : NULL);
-    tell_sums(d, "all-reduce", NB_FUNC_ALL_REDUCE, d->params->ar,
-              any                           ? any
-              : d->params->ar == NB_SUM_RAW ? "NIBBLE_AR=raw"
-              : nccl->support.profiler < 5  ? "this NCCL reports no calls to profilers (from 2.28 on it does)"
-              : !profiler                   ? "another profiler has the place of nibble's"
-                                            : NULL,
-              reckoned ? &r : NULL);
+    causes(d, nccl, profiler);
+    d->judged = true;
+    if (!d->options.together)
+        tell_compressed(d, &d->facts);
     if (!tuner)
         say(&d->report, STATUS_WARNING, "compressed", "NCCL 2.24 or later, and nibble's tuner in its place",
             "without nibble's tuner only what NCCL gives to CollNet by its own model is compressed");
@@ -152,6 +170,7 @@ void check_compressed(struct doctor *d)
     int known = -1;
     char text[32];
 
+    d->facts = facts_of(d);
     d->nnccl = info_nccl_find(&options, d->nccl);
     for (int i = 0; i < d->nnccl; i++) {
         const struct info_nccl *nccl = &d->nccl[i];

@@ -35,12 +35,16 @@ struct doctor {
     const char *transport;       /* "" without a context */
     struct info_nccl nccl[2];
     int nnccl;
-    int gpus;                  /* of this node */
-    bool nvswitch;             /* seen here */
-    bool profiler, tuner;      /* NCCL asks nibble's, as far as the environment shows */
-    bool collnet;              /* the environment allows CollNet */
-    int threads;               /* codec threads, beside the engine's */
-    struct info_speeds speeds; /* zero: not measured */
+    int gpus;                       /* of this node */
+    bool nvswitch;                  /* seen here */
+    bool profiler, tuner;           /* NCCL asks nibble's, as far as the environment shows */
+    bool collnet;                   /* the environment allows CollNet */
+    int threads;                    /* codec threads, beside the engine's */
+    struct info_speeds speeds;      /* zero: not measured */
+    struct nb_reckon_facts facts;   /* link and codec, as this node would tell them */
+    const char *why[NB_FUNC_COUNT]; /* operations are raw whatever the link. NULL: no cause */
+    bool raw[NB_FUNC_COUNT];        /* said so, for that or for the link */
+    bool judged;                    /* an NCCL was found, so that `why` is known */
 };
 
 /* Check this node. The caller sets the options of `d` and zeroes its other fields. */
@@ -69,6 +73,10 @@ void check_gpus(struct doctor *d);
 void check_limits(struct doctor *d);
 /* NCCL, and which collectives will be compressed under it. */
 void check_compressed(struct doctor *d);
+/* Say which collectives will be compressed: as check_compressed found, reckoned with the facts of the slowest node. */
+void tell_compressed(struct doctor *d, const struct nb_reckon_facts *slowest);
+/* Names of functions in the report. */
+extern const char *const function_names[NB_FUNC_COUNT];
 /* Measure the codecs, and let the model say how much they gain. */
 void check_gain(struct doctor *d);
 

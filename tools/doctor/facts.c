@@ -2,6 +2,7 @@
 /* See facts.h. */
 #include "facts.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,6 +12,8 @@
 #include "system.h"
 
 extern char **environ;
+
+#define LINK_AND_CODEC "link and codec"
 
 /* ---- Of this node ---- */
 
@@ -118,6 +121,7 @@ void facts_write(const struct doctor *d, FILE *f)
         nccl = d->nccl[i].version ? d->nccl[i].version : nccl;
     fact(f, "NCCL", nccl ? info_nccl_version(nccl, text, sizeof(text)) : "none");
     fprintf(f, "fact\tGPUs\t%d\n", d->gpus);
+    fprintf(f, "fact\t" LINK_AND_CODEC "\t%u %u %u\n", d->facts.mbps, d->facts.codec, d->facts.workers);
     for (size_t i = 0; i < d->report.n; i++) {
         const struct check *c = &d->report.check[i];
         if (c->status == STATUS_OK)
@@ -158,6 +162,21 @@ void facts_names(const struct blob *facts, int nodes, node_name *names)
             snprintf(names[i], sizeof(names[i]), "node %d (%s)", i, host);
         else
             snprintf(names[i], sizeof(names[i]), "node %d", i);
+    }
+}
+
+void facts_slowest(const struct blob *facts, int nodes, struct nb_reckon_facts *all)
+{
+    struct nb_reckon_facts one = {0};
+    unsigned codec;
+    char text[64];
+
+    for (int i = 0; i < nodes; i++) {
+        if (!facts[i].data || !fact_of(&facts[i], LINK_AND_CODEC, text, sizeof(text)) ||
+            sscanf(text, "%" SCNu32 " %u %" SCNu32, &one.mbps, &codec, &one.workers) != 3)
+            continue;
+        one.codec = codec;
+        nb_reckon_slowest(all, &one);
     }
 }
 

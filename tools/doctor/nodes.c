@@ -363,6 +363,11 @@ static int steps(struct job *job)
         if (!keep_facts(job))
             return -1;
         facts_judge(&job->d->report, job->facts, job->meet->nodes, job->names);
+        if (job->d->judged) {
+            struct nb_reckon_facts slowest = job->d->facts;
+            facts_slowest(job->facts, job->meet->nodes, &slowest);
+            tell_compressed(job->d, &slowest);
+        }
     }
     if (exchange_handles(job))
         return -1;

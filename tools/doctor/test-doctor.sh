@@ -86,7 +86,10 @@ done
 (export NIBBLE_LINK_MBPS=400000 NIBBLE_RS=int4; look --nodes 8; say ok 'reduce-scatter: gradients quantized, once recognised$'
     say warning 'all-reduce: BF16 and FP16 raw: this link is faster than the codec'; exit $failed) || failed=1
 (export NIBBLE_LINK_MBPS=100; look --nodes 8
-    say ok 'reduce-scatter: gradients quantized, once recognised: BF16 and FP16 coded'; exit $failed) || failed=1
+    say ok 'reduce-scatter: gradients quantized, once recognised: BF16 and FP16 coded from 16 KiB on'; exit $failed) || failed=1
+# Where only FP32 is coded, that is no success. The settings count in the size from which on, and before --gbps.
+(export NIBBLE_LINK_MBPS=25000 NIBBLE_CODEC_VARIANT=avx2 NIBBLE_HOST_THREADS=0 NIBBLE_MIN_BYTES=16777216; look --nodes 4 --gbps 1
+    say warning 'reduce-scatter: BF16 and FP16 raw: .*, FP32 coded from 16 MiB on'; exit $failed) || failed=1
 variable NIBBLE_METRICS_PERIOD 5 warning 'NIBBLE_METRICS_PERIOD=5 has no effect'
 variable NIBBLE_SPIN_US 5 warning 'NIBBLE_SPIN_US is gone'
 variable NIBBLE_METRICS "$tmp/absent" warning 'absent: nothing will be written there: No such file or directory'
@@ -208,14 +211,17 @@ put dev/nvidia-nvswitch0 ''
 (NIBBLE_DEVS_PER_NIC=4; export NIBBLE_DEVS_PER_NIC; look; say ok '4 network devices for 4 GPUs'; say ok '  NVSwitch'; exit $failed) ||
     failed=1
 
-# ---- mpirun's processes on one machine find each other; on several, node 0 has to be named.
+# ---- mpirun's processes on one machine find each other; on several, node 0 has to be named. The slower link decides what is
+# coded, as in a job.
 for rank in 0 1; do
     OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 "$doctor" --no-speed --python "" \
-        --nccl "$nccl" --port 23457 >"$tmp/of$rank" 2>&1 &
+        --nccl "$nccl" --port 23457 --gbps $((400 - 399 * rank)) >"$tmp/of$rank" 2>&1 &
 done
 wait
 cp "$tmp/of0" "$tmp/out"
 say ok '1 pairs in both directions'
+say ok 'all-reduce: gradients quantized, once recognised: BF16 and FP16 coded from 16 KiB on: '
+silent 'raw: no gain on links'
 grep -q '2 nodes, by Open MPI' "$tmp/out" || fail "not by Open MPI: $(head -n 1 "$tmp/out")"
 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=1 "$doctor" >"$tmp/out" 2>&1
 [ $? = 3 ] || fail "nobody knows where node 0 is, and the status is $?"
@@ -248,6 +254,8 @@ def gains(report):
 a, b = gains(slow), gains(fast)
 assert set(a) == set(b) == {"reduce-scatter", "all-gather", "all-reduce"}, (a, b)
 assert all(a[k] > b[k] for k in a), (a, b)
+gain = [c["found"] for c in fast["checks"] if c["subject"] == "gain"]
+assert all("if it were coded" in text for text in gain), gain
 END
 fi
 [ $failed = 0 ] && echo "PASS: nibble-doctor"

@@ -96,16 +96,11 @@ unsigned info_thread_count(const struct nb_params *params)
     return (unsigned)nb_cores_default_threads(&cores);
 }
 
-void info_reckon(const struct nb_params *params, int nodes, int mbps, unsigned threads,
-                 struct nb_reckoning *out)
+struct nb_reckon_facts info_reckon_facts(const struct nb_params *params, int mbps, bool gpu, unsigned threads)
 {
-    const struct nb_reckon_facts facts = {.mbps =
-                                              (uint32_t)(params->link_mbps > 0 ? params->link_mbps : mbps),
-                                          .codec = nb_reckon_codec_of(nb_codec_selected()),
-                                          .workers = threads};
-    const struct nb_reckon_nodes group = nb_facts_group(params, nodes);
-
-    nb_reckon(&facts, &group, out);
+    return (struct nb_reckon_facts){.mbps = (uint32_t)(params->link_mbps > 0 ? params->link_mbps : mbps),
+                                    .codec = gpu ? NB_RECKON_GPU : nb_reckon_codec_of(nb_codec_selected()),
+                                    .workers = gpu ? NB_RECKON_NO_LIMIT : threads};
 }
 
 void info_gain(struct emit *e, struct nb_context *ctx)
@@ -125,12 +120,13 @@ void info_gain(struct emit *e, struct nb_context *ctx)
         mbps = list->device[i].net.rate_mbps < mbps ? list->device[i].net.rate_mbps : mbps;
         gpu |= (list->device[i].mem_support & NB_MEM_CUDA) != 0;
     }
+    const struct nb_reckon_facts facts = info_reckon_facts(ctx->params, mbps, gpu, threads);
     for (size_t i = 0; i < sizeof(nodes) / sizeof(nodes[0]); i++) {
         struct nb_reckoning r;
         char why[200];
 
-        info_reckon(ctx->params, nodes[i], mbps, threads, &r);
-        const bool declined = !gpu && nb_policy_declines(ctx->params, &r, why, sizeof(why));
+        nb_facts_reckon(ctx->params, nodes[i], &facts, &r);
+        const bool declined = nb_policy_declines(ctx->params, &r, why, sizeof(why));
 
         emit_row(e);
         emit_number(e, "nodes", nodes[i]);

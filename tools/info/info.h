@@ -38,10 +38,10 @@ struct info_speeds {
 bool info_codec_speeds(struct info_speeds *speeds);
 /* Codec threads that a process has which is started as this one was. */
 unsigned info_thread_count(const struct nb_params *params);
-/* Reckon as the plugin does: `nodes` nodes with links of `mbps` Mbit/s (0: unknown), this processor's codec and so many
- * codec threads. */
-void info_reckon(const struct nb_params *params, int nodes, int mbps, unsigned threads,
-                 struct nb_reckoning *out);
+/* Return the facts that the plugin would tell the other nodes: of links of `mbps` Mbit/s (0: unknown) unless
+ * NIBBLE_LINK_MBPS says otherwise, and of the GPU's codec or this processor's and so many codec threads. */
+struct nb_reckon_facts info_reckon_facts(const struct nb_params *params, int mbps, bool gpu,
+                                         unsigned threads);
 /* Show whether nodes decline a communicator (nb_policy_declines) for several numbers of nodes, on the slowest device of the started context. */
 void info_gain(struct emit *e, struct nb_context *ctx);
 void info_gpu(struct emit *e);

@@ -137,7 +137,7 @@ static void ask_gain(struct nb_mesh *m)
     if (m->round < NB_ROUND_ROW_ALL)
         return;
     nb_reckon_slowest(&facts, &m->other_facts);
-    nb_facts_settle(m->comm, &facts);
+    nb_facts_reckon(m->comm->ctx->params, m->comm->nnodes, &facts, &m->comm->reckoning);
     if (!nb_policy_declines(m->comm->ctx->params, &m->comm->reckoning, why, sizeof(why)))
         return;
     m->wanted = true;

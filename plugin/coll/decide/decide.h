@@ -41,12 +41,10 @@ struct nb_work;
  * NIBBLE_LINK_MBPS. */
 struct nb_reckon_facts nb_facts_of_node(const struct nb_coll_comm *comm);
 
-/* Return the facts that the settings make equal on all nodes of a communicator of `nodes` nodes. Any
- * thread. */
-struct nb_reckon_nodes nb_facts_group(const struct nb_params *params, int nodes);
-
-/* Call when all nodes have voted. Reckon with the facts of the slowest node. */
-void nb_facts_settle(struct nb_coll_comm *comm, const struct nb_reckon_facts *slowest);
+/* Call when all nodes have voted. Reckon for a communicator of `nodes` nodes with these settings and the facts of the
+ * slowest node. Any thread. */
+void nb_facts_reckon(const struct nb_params *params, int nodes, const struct nb_reckon_facts *slowest,
+                     struct nb_reckoning *out);
 
 /* At close, log for each reckoned sum whether this node's measurements agree with the reckoning. */
 void nb_facts_log_seen(const struct nb_coll_comm *comm, const struct nb_coll_stats *stats);

@@ -24,7 +24,8 @@ struct nb_reckon_facts nb_facts_of_node(const struct nb_coll_comm *comm)
     return facts;
 }
 
-struct nb_reckon_nodes nb_facts_group(const struct nb_params *p, int nodes)
+/* Return the facts that the settings make equal on all nodes of a communicator. */
+static struct nb_reckon_nodes group_of(const struct nb_params *p, int nodes)
 {
     const struct nb_grid grid = nb_grid_choose(nodes, p->schedule, p->group);
 
@@ -35,15 +36,15 @@ struct nb_reckon_nodes nb_facts_group(const struct nb_params *p, int nodes)
                                     .second_int8 = p->rs_second == NB_RS_SECOND_INT8};
 }
 
-void nb_facts_settle(struct nb_coll_comm *comm, const struct nb_reckon_facts *slowest)
+void nb_facts_reckon(const struct nb_params *p, int nodes, const struct nb_reckon_facts *slowest,
+                     struct nb_reckoning *out)
 {
-    const struct nb_params *p = comm->ctx->params;
-    const struct nb_reckon_nodes group = nb_facts_group(p, comm->nnodes);
+    const struct nb_reckon_nodes group = group_of(p, nodes);
 
-    nb_reckon(slowest, &group, &comm->reckoning);
+    nb_reckon(slowest, &group, out);
     for (int wide = 0; wide < 2; wide++) {
-        struct nb_reckoned *rs = &comm->reckoning.of[NB_FUNC_REDUCE_SCATTER][wide];
-        struct nb_reckoned *ar = &comm->reckoning.of[NB_FUNC_ALL_REDUCE][wide];
+        struct nb_reckoned *rs = &out->of[NB_FUNC_REDUCE_SCATTER][wide];
+        struct nb_reckoned *ar = &out->of[NB_FUNC_ALL_REDUCE][wide];
         rs->from = nb_max64(rs->from, (uint64_t)p->rs_min_bytes);
         ar->from = nb_max64(ar->from, (uint64_t)p->ar_min_bytes);
     }

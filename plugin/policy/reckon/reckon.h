@@ -236,6 +236,12 @@ static inline uint64_t nb_reckon_from(const struct nb_reckoning *r, enum nb_func
     return r->of[func][value > 2].from;
 }
 
+/* Return whether coding values of `value` bytes pays at no size. */
+static inline bool nb_reckon_never(const struct nb_reckoning *r, enum nb_func func, size_t value)
+{
+    return nb_reckon_from(r, func, value) == NB_RECKON_NEVER;
+}
+
 /* Return whether coding pays at some size, for values of 2 bytes or of 4. */
 bool nb_reckon_pays(const struct nb_reckoning *r, enum nb_func func);
 /* Return the smallest number of codec threads with which coding would pay, where it pays at no size, else 0.
