@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# No tool ends well when its output cannot be written: a full disk, by /dev/full, or a closed stdout.
+# No tool ends well when its output cannot be written: a full disk, by /dev/full, or a closed stdout. Colour, progress and
+# messages about options.
 set -u
 NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/..}
 # shellcheck source=tests/suite.sh
@@ -29,6 +30,7 @@ for name in ${NB_TOOLS:?}; do
         *) status=1 ;;
     esac
     full $status "${name##*/}" --help
+    full $status "${name##*/}" -h
     full $status "${name##*/}" --version
 done
 full 2 nibble-train --help
@@ -38,5 +40,20 @@ full 1 nibble-perf codec --ops hash --bytes 64K --seconds 0.01
 full 1 nibble-perf weights --values 4096 --steps 1 --ratios 0.01
 full 3 nibble-doctor --no-speed --alone --python "" --nccl /no-such-file
 full 3 nibble-hang "$tmp/d"
+
+# On a terminal: colour, unless NO_COLOR is set, and progress from three seconds on.
+if command -v script >/dev/null 2>&1; then
+    escape=$(printf '\033')
+    TERM=xterm script -qec "$tools/nibble-info RS" /dev/null >"$tmp/out" 2>&1 </dev/null
+    grep -q "$escape\[1msettings$escape\[0m" "$tmp/out" || fail "no colour on a terminal: $(cat -v "$tmp/out")"
+    TERM=xterm NO_COLOR=1 script -qec "$tools/nibble-info RS" /dev/null >"$tmp/out" 2>&1 </dev/null
+    grep -q "$escape" "$tmp/out" && fail "colour although NO_COLOR is set: $(cat -v "$tmp/out")"
+    TERM=xterm script -qec "$tools/nibble-perf coll --ops all_reduce -b 64K -e 64K -w 0 -n 1 --pause 1100 --reps 4" /dev/null \
+        >"$tmp/out" 2>&1 </dev/null
+    grep -q "all_reduce of .* values: repetition 4 of 4" "$tmp/out" || fail "no progress on a terminal: $(cat -v "$tmp/out")"
+fi
+"$tools/nibble-perf" coll --iters 0 >"$tmp/out" 2>&1
+[ $? = 2 ] && grep -qx 'nibble-perf: --iters: "0": it must be a whole number from 1 to 10000' "$tmp/out" ||
+    fail "a bad value: $(cat "$tmp/out")"
 [ $failed = 0 ] && echo "PASS: no tool says that all is well when its output could not be written"
 exit $failed

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "tools/output.h"
 
 #define SHELL_LINE "exec /bin/sh"
 #define MARK "nibble: this node has ended with status "
@@ -233,6 +234,7 @@ static void show(struct node *node, const char *text, size_t len)
         if (len == 0)
             return;
     }
+    output_progress_end();
     fprintf(stderr, "%s: %.*s\n", node->host, (int)len, text);
 }
 
@@ -341,16 +343,21 @@ static void attend(struct run *r, double limit)
 {
     struct pollfd *fds = calloc((size_t)r->n, sizeof(*fds));
 
-    r->next = r->next > 0 ? r->next : seconds() + limit;
-    while (fds && reap(r) > 0) {
+    const double begin = seconds();
+    int left;
+
+    r->next = r->next > 0 ? r->next : begin + limit;
+    while (fds && (left = reap(r)) > 0) {
         if (seconds() > r->next) {
             if (r->stage == 0)
                 fprintf(stderr, "%s: nodes that have not ended after %.0f s are ended\n",
                         program_invocation_short_name, limit);
             next_stage(r);
         }
+        output_progress("%d of %d hosts at work, %.0f s", left, r->n, seconds() - begin);
         hear_all(r, fds, 100);
     }
+    output_progress_end();
     while (fds && hear_all(r, fds, 0) > 0)
         ;
     for (int i = 0; i < r->n; i++)

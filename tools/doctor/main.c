@@ -52,33 +52,10 @@ static const char help[] =
     "  --key K          a number that only the nodes of this run share\n"
     "  --tied           end when standard input ends, as --hosts makes its nodes do\n"
     "\n"
-    "  --version, --help\n"
+    "  --version, -h, --help\n"
     "\n"
     "Exit status: 0 all is well; 1 warnings; 2 a problem; 3 a wrong call, or the report could not be "
     "written.\n";
-
-static int wrong(const char *option, const char *text)
-{
-    fprintf(stderr, "nibble-doctor: %s cannot be \"%s\"; try --help\n", option, text);
-    return EXIT_WRONG;
-}
-
-static bool whole(const char *text, int least, int most, int *out)
-{
-    char *end;
-    const long v = strtol(text, &end, 10);
-
-    *out = (int)v;
-    return end != text && !*end && v >= least && v <= most;
-}
-
-static bool positive(const char *text, double *out)
-{
-    char *end;
-
-    *out = strtod(text, &end);
-    return end != text && !*end && *out > 0 && *out < 1e6;
-}
 
 struct call {
     struct doctor_options options;
@@ -122,25 +99,26 @@ static int parse(int argc, char **argv, struct call *call)
     char *end;
     int c, which = 0;
 
-    while ((c = getopt_long(argc, argv, "", long_options, &which)) != -1) {
+    while ((c = getopt_long(argc, argv, "h", long_options, &which)) != -1) {
+        const char *name = option_name(c, long_options);
         bool good = true;
         switch (c) {
         case 'j': o->json = true; break;
-        case 'N': good = whole(optarg, 1, MOST_NODES, &o->nodes); break;
-        case 'g': good = whole(optarg, 0, 64, &o->gpus); break;
-        case 'G': good = positive(optarg, &o->gbps); break;
+        case 'N': good = option_whole(name, optarg, 1, MOST_NODES, &o->nodes); break;
+        case 'g': good = option_whole(name, optarg, 0, 64, &o->gpus); break;
+        case 'G': good = option_number(name, optarg, 1e-3, 1e6, &o->gbps); break;
         case 's': o->speed = false; break;
         case 'n': o->nccl = optarg; break;
         case 'p': o->python = optarg; break;
         case 'S': o->system = optarg; break;
-        case 'r': good = whole(optarg, 0, MOST_NODES - 1, &p->rank); break;
+        case 'r': good = option_whole(name, optarg, 0, MOST_NODES - 1, &p->rank); break;
         case 'o': snprintf(p->root, sizeof(p->root), "%s", optarg); break;
-        case 'P': good = whole(optarg, 1, 65535, &p->port); break;
+        case 'P': good = option_whole(name, optarg, 1, 65535, &p->port); break;
         case 'k':
             p->key = strtoull(optarg, &end, 0);
-            good = *optarg && !*end;
+            good = (*optarg && !*end) || option_wrong(name, optarg, "a whole number");
             break;
-        case 'l': good = positive(optarg, &call->limit) && call->limit >= 5; break;
+        case 'l': good = option_number(name, optarg, 5, 1e6, &call->limit); break;
         case 'a': call->alone = true; break;
         case 'H': call->hosts.list = optarg; break;
         case 'R': call->hosts.rsh = optarg; break;
@@ -149,13 +127,17 @@ static int parse(int argc, char **argv, struct call *call)
         case 'h': fputs(help, stdout); return 0;
         default: fputs("try nibble-doctor --help\n", stderr); return EXIT_WRONG;
         }
-        if (good && !strchr("NroPkaHRt", c))
-            good = pass(call, long_options[which].name, optarg);
         if (!good)
-            return wrong(argv[optind - 1][0] == '-' ? argv[optind - 1] : argv[optind - 2], optarg);
+            return EXIT_WRONG;
+        if (!strchr("NroPkaHRt", c) && !pass(call, long_options[which].name, optarg)) {
+            fputs("nibble-doctor: too many options\n", stderr);
+            return EXIT_WRONG;
+        }
     }
-    if (optind < argc)
-        return wrong("an option", argv[optind]);
+    if (optind < argc) {
+        option_wrong("an argument", argv[optind], "an option (see --help)");
+        return EXIT_WRONG;
+    }
     if (call->hosts.list && (o->nodes || p->rank >= 0 || call->alone)) {
         fputs("nibble-doctor: --hosts says how many nodes there are, so --nodes, --rank and --alone do not "
               "go with it\n",

@@ -10,6 +10,7 @@
 #include "facts.h"
 #include "meet.h"
 #include "pairs.h"
+#include "tools/output.h"
 
 /* Shares of the time limit. */
 #define JOINING 0.35
@@ -371,12 +372,15 @@ static int steps(struct job *job)
     }
     if (exchange_handles(job))
         return -1;
-    if (job->pairs)
+    if (job->pairs) {
+        output_progress("connecting %d nodes in pairs", job->meet->nodes);
         pairs_run(job->pairs, CONNECTING * job->limit);
+    }
     if (gather_text(job, write_pairs, (CONNECTING + TELLING) * job->limit))
         return -1;
     if (first)
         judge_pairs(job);
+    output_progress("measuring the links of %d nodes", job->meet->nodes);
     return measure(job);
 }
 
@@ -390,9 +394,11 @@ enum status doctor_nodes(struct doctor *d, const struct place *place, double lim
     int err;
 
     *shown = place->rank == 0;
+    output_progress("waiting for %d nodes", place->nodes);
     err = meet_open(&meet, place, JOINING * limit, why, sizeof(why));
     if (!err)
         err = steps(&job);
+    output_progress_end();
     if (place->rank == 0) {
         if (err)
             say(&d->report, STATUS_PROBLEM, "nodes", "--port, free memory", "the nodes cannot meet: %s", why);

@@ -7,8 +7,10 @@
 #include <string.h>
 
 #include "tools/info/emit.h"
+#include "tools/output.h"
 
 static const char *const words[] = {"ok", "warning", "problem"};
+static const enum output_colour colours[] = {OUTPUT_GREEN, OUTPUT_YELLOW, OUTPUT_RED};
 
 void say(struct report *report, enum status status, const char *subject, const char *remedy,
          const char *found, ...)
@@ -66,8 +68,8 @@ static void show_text(const struct report *report, FILE *out)
 {
     for (size_t i = 0; i < report->n; i++) {
         const struct check *c = &report->check[i];
-        fprintf(out, "%-8s %-12s %s%s%s\n", words[c->status], c->subject, c->where, *c->where ? ": " : "",
-                c->found);
+        fprintf(out, "%s%-8s%s %-12s %s%s%s\n", output_colour(out, colours[c->status]), words[c->status],
+                output_colour(out, OUTPUT_PLAIN), c->subject, c->where, *c->where ? ": " : "", c->found);
         if (*c->remedy)
             fprintf(out, "%-8s %-12s -> %s\n", "", "", c->remedy);
     }

@@ -33,7 +33,7 @@ static const char help[] =
     "  --job ID         reports of this Slurm job only\n"
     "  --least S        ignore waits of less than S seconds (default 1)\n"
     "  --within S       ignore reports more than S seconds older than the newest (default 600)\n"
-    "  --version, --help\n"
+    "  --version, -h, --help\n"
     "\n"
     "Exit status: 0 no process waits; 1 a process waits; 2 reports are missing, or one is unreadable; 3 a "
     "wrong call.\n";
@@ -338,14 +338,6 @@ static int tell(const struct call *call, struct reports *all, struct problems *p
 
 /* ---- the call ------------------------------------------------------------------------------------------ */
 
-static bool seconds(const char *text, double *out)
-{
-    char *end;
-
-    *out = strtod(text, &end);
-    return end != text && !*end && *out >= 0 && *out < 1e12;
-}
-
 /* Return -1 to go on, else the exit status. */
 static int parse(int argc, char **argv, struct call *call)
 {
@@ -357,22 +349,20 @@ static int parse(int argc, char **argv, struct call *call)
     };
     int c;
 
-    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
         bool good = true;
         switch (c) {
         case 'j': call->json = true; break;
         case 'a': call->all = true; break;
         case 'J': call->job = optarg; break;
-        case 'l': good = seconds(optarg, &call->least); break;
-        case 'w': good = seconds(optarg, &call->within); break;
+        case 'l': good = option_number("--least", optarg, 0, 1e12, &call->least); break;
+        case 'w': good = option_number("--within", optarg, 0, 1e12, &call->within); break;
         case 'v': printf("nibble-hang %s\n", nb_version_with_commit()); return 0;
         case 'h': fputs(help, stdout); return 0;
         default: fputs("try nibble-hang --help\n", stderr); return EXIT_WRONG;
         }
-        if (!good) {
-            fprintf(stderr, "nibble-hang: not a number of seconds: \"%s\"; try --help\n", optarg);
+        if (!good)
             return EXIT_WRONG;
-        }
     }
     if (optind < argc)
         return -1;

@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#include "tools/output.h"
+
 void emit_begin(struct emit *e, FILE *out, bool json)
 {
     *e = (struct emit){.out = out, .json = json};
@@ -34,7 +36,8 @@ void emit_section(struct emit *e, const char *name, const char *title)
     if (e->json)
         fprintf(e->out, "%s\n  \"%s\": [", e->sections ? "," : "", name);
     else
-        fprintf(e->out, "%s\n", title);
+        fprintf(e->out, "%s%s%s\n", output_colour(e->out, OUTPUT_BOLD), title,
+                output_colour(e->out, OUTPUT_PLAIN));
     e->sections++;
     e->rows = 0;
 }

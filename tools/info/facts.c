@@ -34,33 +34,59 @@ struct settings {
     struct emit *e;
     const struct nb_params *params;
     bool all;
+    const char *wanted; /* NULL: every name */
+    bool whole;         /* `wanted` is a whole name, with or without NIBBLE_ */
+    int found;
 };
+
+static bool is_wanted(const struct settings *s, const char *name)
+{
+    const size_t prefix = strlen("NIBBLE_");
+
+    if (s->whole)
+        return strcasecmp(name, s->wanted) == 0 || strcasecmp(name + prefix, s->wanted) == 0;
+    return strcasestr(name, s->wanted) != NULL;
+}
 
 static void setting(void *arg, const struct nb_param_view *view)
 {
     struct settings *s = arg;
     const char *pointless = nb_params_pointless(s->params, view->name);
 
-    if (view->is_default && !s->all)
+    if (s->wanted ? !is_wanted(s, view->name) : view->is_default && !s->all)
         return;
+    s->found++;
     emit_row(s->e);
     emit_text(s->e, "name", view->name);
     emit_text(s->e, "value", *view->value ? view->value : s->e->json ? "" : "(empty)");
-    if (!view->is_default)
+    if (!view->is_default || s->wanted)
         emit_text(s->e, "default", *view->normal ? view->normal : s->e->json ? "" : "(empty)");
     emit_flag(s->e, "compared_by_nodes", view->agreed);
     if (pointless && !view->is_default)
         emit_text(s->e, "no_effect", pointless);
-    if (s->all)
+    if (s->wanted)
+        emit_text(s->e, "allowed", view->allowed);
+    if (s->all || s->wanted)
         emit_text(s->e, "meaning", view->help);
 }
 
 void info_settings(struct emit *e, const struct nb_params *params, bool all)
 {
-    struct settings s = {e, params, all};
+    struct settings s = {.e = e, .params = params, .all = all};
 
     emit_section(e, "settings", all ? "settings" : "settings that differ from their defaults");
     nb_params_each(params, setting, &s);
+}
+
+int info_setting(struct emit *e, const struct nb_params *params, const char *name)
+{
+    struct settings s = {.e = e, .params = params, .wanted = name, .whole = true};
+
+    nb_params_each(params, setting, &s);
+    s.whole = false;
+    if (!s.found)
+        nb_params_each(params, setting, &s);
+    return s.found;
 }
 
 int info_devices(struct emit *e, struct nb_context *ctx)

@@ -23,6 +23,9 @@ struct info_options {
 void info_version(struct emit *e);
 /* Show settings of the environment that differ from their defaults (all: every one). */
 void info_settings(struct emit *e, const struct nb_params *params, bool all);
+/* Show the setting of this name, with or without NIBBLE_. Where there is none, show all whose name contains it. Return
+ * their number. */
+int info_setting(struct emit *e, const struct nb_params *params, const char *name);
 /* Show the network devices of the started context. Return their number. */
 int info_devices(struct emit *e, struct nb_context *ctx);
 /* Show the variants of the codecs and, with `speed`, the speed of the selected one, which takes some tenths

@@ -15,20 +15,24 @@
 #include "tools/output.h"
 
 static const char help[] =
-    "usage: nibble-info [OPTION]...\n"
+    "usage: nibble-info [OPTION]... [NAME]...\n"
     "\n"
     "Describe this build of nibble and this machine: settings of the environment, network devices, codecs, "
     "GPU,\n"
     "NCCL and the collectives that are compressed under it. It sends nothing over the network.\n"
+    "With names, show only these settings: value, default, allowed values, meaning. \"RS\" stands for\n"
+    "NIBBLE_RS, and a part of a name for all names that contain it.\n"
     "\n"
     "  --json           one JSON object instead of text\n"
     "  --all            all settings with their meaning, also those at their defaults\n"
     "  --no-speed       skip measuring the codecs\n"
     "  --nccl FILE      use this NCCL library instead of looking for one\n"
     "  --python NAME    interpreter whose packages are searched for PyTorch (default python3; \"\": none)\n"
-    "  --version, --help\n"
+    "  --version, -h, --help\n"
     "\n"
-    "Exit status: 0; 1 where a setting is bad or no network device is usable; 2 for a wrong call.\n";
+    "Exit status: 0; 1 where a setting is bad or no network device is usable; 2 for a wrong call, or where "
+    "no\n"
+    "setting has such a name.\n";
 
 /* Warnings, which are facts here. */
 static char problems[32][1024];
@@ -81,6 +85,21 @@ static void tell_problems(struct emit *e)
     }
 }
 
+/* Show the settings of these names. Return the exit status. */
+static int settings(struct emit *e, struct nb_params *params, char **name)
+{
+    int status = 0;
+
+    emit_section(e, "settings", "settings");
+    for (; *name; name++)
+        if (!info_setting(e, params, *name)) {
+            fprintf(stderr, "nibble-info: no setting has \"%s\" in its name; --all lists them\n", *name);
+            status = 2;
+        }
+    nb_params_free(params);
+    return emit_end(e) ? 1 : status;
+}
+
 int main(int argc, char **argv)
 {
     static const struct option long_options[] = {
@@ -96,7 +115,7 @@ int main(int argc, char **argv)
     int c;
 
     output_check(1);
-    while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
         switch (c) {
         case 'j': json = true; break;
         case 'a': options.all = true; break;
@@ -108,10 +127,6 @@ int main(int argc, char **argv)
         default: fputs("try nibble-info --help\n", stderr); return 2;
         }
     }
-    if (optind < argc) {
-        fprintf(stderr, "nibble-info: \"%s\" is not an option; try --help\n", argv[optind]);
-        return 2;
-    }
     setenv("NCCL_DEBUG", "WARN", 1); /* warnings go to note() and stay off stderr */
     nb_log_set(note);
     if (nb_settings_read(&params)) {
@@ -120,6 +135,8 @@ int main(int argc, char **argv)
     }
     good = !params->bad_setting[0];
     emit_begin(&e, stdout, json);
+    if (optind < argc)
+        return settings(&e, params, argv + optind);
     info_version(&e);
     info_settings(&e, params, options.all);
     good &= devices(&e, params) > 0;

@@ -39,6 +39,13 @@ for part in "NIBBLE_CREDITS=many: it must be" "did you mean NIBBLE_RS?" 'NIBBLE_
 done
 "$info" --nonsense >"$tmp/out" 2>&1
 [ $? = 2 ] || fail "a wrong option: status $?"
+# Names: with or without NIBBLE_, in any case; a part of a name; an unknown one.
+NIBBLE_RS=int8 "$info" rs >"$tmp/out" || fail "rs: status $?"
+[ "$(grep -c NIBBLE "$tmp/out")" = 1 ] && grep -q '^  NIBBLE_RS  value=int8  default=auto .*allowed=raw, int4, int8 or auto  meaning=codec of' "$tmp/out" ||
+    fail "rs: $(cat "$tmp/out")"
+[ "$("$info" NIBBLE_REF CREDITS | grep -c '^  NIBBLE_')" -ge 2 ] || fail "parts of names"
+"$info" NIBBLE_NOTHING >"$tmp/out" 2>"$tmp/err"
+[ $? = 2 ] && grep -q 'no setting has "NIBBLE_NOTHING" in its name' "$tmp/err" || fail "an unknown name: $(cat "$tmp/err")"
 "$info" --version | grep -q '^nibble-info [0-9]' || fail "--version"
 
 # Releases of NCCL, as libraries that only tell their version.

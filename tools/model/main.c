@@ -65,7 +65,7 @@ static const char help[] =
     "                      --gbps, --type, --unit, --group), with tabled codecs\n"
     "  --validate FILE     predict the samples of bench.sh -o FILE instead, and print the errors\n"
     "  --tolerance P       with --validate: status 1 when an error is larger than P percent\n"
-    "  --version, --help\n";
+    "  --version, -h, --help\n";
 
 static bool number(const char *text, double *out)
 {
@@ -97,10 +97,12 @@ static int list(const char *text, double *out)
     return n;
 }
 
-static bool wrong(const char *option, const char *text)
+static bool wrong(const char *option, const char *text, const char *allowed)
 {
-    fprintf(stderr, "nibble-model: --%s cannot be %s\n", option, text);
-    return false;
+    char name[40];
+
+    snprintf(name, sizeof(name), "--%s", option);
+    return option_wrong(name, text, allowed);
 }
 
 static bool parse(int argc, char **argv, struct options *o)
@@ -139,22 +141,23 @@ static bool parse(int argc, char **argv, struct options *o)
             return false;
         for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++)
             if (strcmp(name, plain[i].name) == 0 && !number(optarg, plain[i].to))
-                return wrong(name, optarg);
+                return wrong(name, optarg, "a number of at least 0; K, M, G or T may follow it");
         if (strcmp(name, "nodes") == 0) {
             o->nnodes = list(optarg, nodes);
             for (int i = 0; i < o->nnodes; i++) {
                 o->nodes[i] = (int)nodes[i];
                 if (nodes[i] < 2 || nodes[i] > 4096 || nodes[i] != o->nodes[i])
-                    return wrong(name, "other than 2 to 4096");
+                    return wrong(name, optarg, "a list of whole numbers from 2 to 4096");
             }
             if (!o->nnodes)
-                return wrong(name, optarg);
+                return wrong(name, optarg, "a list of up to 16 whole numbers from 2 to 4096");
         } else if (strcmp(name, "gbps") == 0) {
             if (!(o->ngbps = list(optarg, o->gbps)))
-                return wrong(name, optarg);
+                return wrong(name, optarg, "a list of up to 16 numbers above 0");
         } else if (strcmp(name, "bytes") == 0) {
             if (!(o->nbytes = list(optarg, o->bytes)))
-                return wrong(name, optarg);
+                return wrong(name, optarg,
+                             "a list of up to 16 sizes above 0; K, M, G or T may follow a number");
         } else if (strcmp(name, "type") == 0) {
             o->type = optarg;
         } else if (strcmp(name, "codec") == 0) {
@@ -166,11 +169,16 @@ static bool parse(int argc, char **argv, struct options *o)
         }
     }
     if (optind < argc)
-        return wrong("help", argv[optind]);
+        return option_wrong("an argument", argv[optind], "an option (see --help)");
     if (strcmp(o->type, "bfloat16") != 0 && strcmp(o->type, "float32") != 0)
-        return wrong("type", o->type);
-    if (cores <= 0 || channels < 1 || o->op.chunk < 512 || o->op.unit < 512 || o->op.credits < 1)
-        return wrong("cores, --channels, --chunk, --unit or --credits", "nothing");
+        return wrong("type", o->type, "bfloat16 or float32");
+    if (cores <= 0 || channels < 1 || o->op.chunk < 512 || o->op.unit < 512 || o->op.credits < 1) {
+        fprintf(stderr,
+                "nibble-model: --cores %g, --channels %g, --chunk %g, --unit %g, --credits %g: they must be "
+                "above 0, and --chunk and --unit at least 512\n",
+                cores, channels, o->op.chunk, o->op.unit, o->op.credits);
+        return false;
+    }
     o->figures.cores = cores;
     o->figures.latency = 1e-6 * latency;
     o->figures.message = 1e-6 * message;

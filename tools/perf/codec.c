@@ -12,6 +12,7 @@
 
 #include "nibble/codec.h"
 #include "perf.h"
+#include "tools/output.h"
 
 #define REDUCE_SOURCES 8
 #define MOST_ROUNDS 400
@@ -338,27 +339,24 @@ int perf_codec(int argc, char **argv)
     struct perf_json *json;
     int c, rows = 0;
 
-    while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, "h", longs, NULL)) != -1) {
+        bool good = true;
         switch (c) {
         case 'v': variants = optarg; break;
         case 'o': op_list = optarg; break;
         case 't': types = optarg; break;
         case 'c':
-            if (strcmp(optarg, "int4") != 0 && strcmp(optarg, "int8") != 0) {
-                fprintf(stderr, "nibble-perf: --codec is int4 or int8\n");
-                return 2;
-            }
+            good = strcmp(optarg, "int4") == 0 || strcmp(optarg, "int8") == 0 ||
+                   option_wrong("--codec", optarg, "int4 or int8");
             b.codec = optarg[3] == '8' ? NB_CODEC_INT8 : NB_CODEC_INT4;
             break;
         case 'b':
-            if (!perf_parse_size(optarg, &bytes)) {
-                fprintf(stderr, "nibble-perf: --bytes %s is no size\n", optarg);
-                return 2;
-            }
+            good = perf_parse_size(optarg, &bytes) ||
+                   option_wrong("--bytes", optarg, "a size in bytes; K, M, G or T may follow the number");
             break;
-        case 's': b.seconds = atof(optarg); break;
-        case 'r': step = atof(optarg); break;
-        case 'z': zeros = atof(optarg); break;
+        case 's': good = option_number("--seconds", optarg, 0, 3600, &b.seconds); break;
+        case 'r': good = option_number("--step", optarg, 0, 1e6, &step); break;
+        case 'z': good = option_number("--zeros", optarg, 0, 1, &zeros); break;
         case 'n': count = true; break;
         case 'a':
             trace = trace ? trace : fopen(optarg, "w");
@@ -369,11 +367,13 @@ int perf_codec(int argc, char **argv)
             break;
         case 'j': json_path = optarg; break;
         case 'h': fputs(help, stdout); return 0;
-        default: fputs(help, stderr); return 2;
+        default: fputs("try nibble-perf codec --help\n", stderr); return 2;
         }
+        if (!good)
+            return 2;
     }
     if (optind < argc) {
-        fprintf(stderr, "nibble-perf: unexpected argument %s\n", argv[optind]);
+        option_wrong("an argument", argv[optind], "an option (see --help)");
         return 2;
     }
     if (!perf_words("--ops", op_list, op_name) || !perf_words("--types", types, perf_type_name) ||
@@ -435,10 +435,12 @@ int perf_codec(int argc, char **argv)
                         nb_codec_select((enum nb_variant)v);
                         filled = true;
                     }
+                    output_progress("%s of %s with %s", ops[o].name, nb_dtype_name(b.type), name);
                     ok = ok && (count ? count_once(&b, ops[o].run, ops[o].times, trace, &instructions)
                                       : measure(&b, ops[o].run, ops[o].times, &gbps, &copy));
                     if (!ok)
                         break;
+                    output_progress_end();
                     if (!ops[o].once)
                         bits = 8.0 *
                                (double)(!weights ? b.len[0]

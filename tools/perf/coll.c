@@ -14,6 +14,7 @@
 #include "machines.h"
 #include "policy/records/records.h"
 #include "tests/harness/lib/harness.h"
+#include "tools/output.h"
 
 /* Data are made in segments, each from its own seed, so that the program can check results on some
  * segments. */
@@ -292,6 +293,9 @@ static int warm_up(struct series *s)
 static int time_it(struct series *s, double *seconds)
 {
     for (int i = 0; i < s->run->repetitions; i++) {
+        if (s->node->rank == 0)
+            output_progress("%s of %zu values: repetition %d of %d", s->kind->name, s->count, i + 1,
+                            s->run->repetitions);
         if (s->run->pause_s > 0)
             pause_all(s);
         hx_barrier(s->node);
@@ -340,6 +344,8 @@ static int measure(struct series *s, struct perf_row *row)
     struct perf_usage from, to;
 
     hx_where("warm-up of %s, %llu bytes", s->kind->name, (unsigned long long)row->bytes);
+    if (s->node->rank == 0)
+        output_progress("%s of %llu bytes", s->kind->name, (unsigned long long)row->bytes);
     if (warm_up(s))
         return 1;
     if (s->run->share > 0) {

@@ -82,9 +82,9 @@ void perf_tests_head(struct hx_node *node, const struct perf_run *run)
     printf("# nibble-perf coll %s\n", nb_version_with_commit());
     printf("# nodes %d minBytes %zu maxBytes %zu step: %zu(%s) warmup iters: %d iters: %d repetitions: %d "
            "validation: %d\n#\n",
-           run->nodes, run->min_bytes, run->max_bytes, run->step_bytes ? run->step_bytes : run->factor,
-           run->step_bytes ? "bytes" : "factor", run->warmup, run->iterations, run->repetitions,
-           !run->nocopy);
+           run->nodes, run->min_bytes, run->max_bytes,
+           run->step_bytes ? run->step_bytes : (size_t)run->factor, run->step_bytes ? "bytes" : "factor",
+           run->warmup, run->iterations, run->repetitions, !run->nocopy);
     printf("# Using hosts\n");
     for (int r = 0; r < node->nnodes; r++)
         printf("#  Rank %2d Pid %6d on %s\n", r, all[r].pid, all[r].host);

@@ -23,7 +23,7 @@ static void usage(FILE *to)
     fputs("usage: nibble-perf PART [OPTION]...\n\nParts:\n", to);
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         fprintf(to, "  %-8s  %s\n", parts[i].name, parts[i].what);
-    fputs("\n  --version, --help\n\nnibble-perf PART --help lists the options of a part.\n", to);
+    fputs("\n  --version, -h, --help\n\nnibble-perf PART --help lists the options of a part.\n", to);
 }
 
 int main(int argc, char **argv)
@@ -38,6 +38,12 @@ int main(int argc, char **argv)
         printf("nibble-perf %s\n", nb_version_with_commit());
         return 0;
     }
-    usage(strcmp(what, "--help") == 0 ? stdout : stderr);
-    return strcmp(what, "--help") == 0 ? 0 : 2;
+    if (strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0) {
+        usage(stdout);
+        return 0;
+    }
+    if (*what)
+        option_wrong("the part", what, "codec, coll, p2p or weights");
+    usage(stderr);
+    return 2;
 }

@@ -10,6 +10,7 @@
 #include "abi/tables.h"
 #include "perf.h"
 #include "tests/harness/lib/harness.h"
+#include "tools/output.h"
 
 static int transfer(struct hx_p2p *p2p, const struct perf_run *run, int rank, char *send, char *recv,
                     size_t bytes, int n)
@@ -40,6 +41,8 @@ static int p2p_size(struct hx_node *node, struct hx_p2p *p2p, const struct perf_
     hx_fill(ncclUint8, want, bytes, hx_seed(node->seed, (uint64_t)peer, bytes), HX_FILL_BITS);
     memset(recv, 0, bytes);
     hx_where("p2p, %zu bytes", bytes);
+    if (node->rank == 0)
+        output_progress("p2p of %zu bytes", bytes);
     if (transfer(p2p, run, node->rank, send, recv, bytes, run->warmup))
         return 1;
     hx_barrier(node);

@@ -85,7 +85,7 @@ void perf_usage_now(const char *interface, struct perf_usage *usage);
 /* Sizes, repetitions and nodes, in the manner of nccl-tests. */
 struct perf_run {
     size_t min_bytes, max_bytes, step_bytes; /* step_bytes 0: times factor */
-    unsigned factor;
+    int factor;
     int nodes, iterations, warmup, channels, repetitions;
     size_t buff_size, chunk; /* chunk 0: NCCL's choice */
     const char *types;       /* comma-separated names, NULL: the part's own */

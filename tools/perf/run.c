@@ -8,6 +8,7 @@
 #include "machines.h"
 #include "perf.h"
 #include "tests/harness/lib/harness.h"
+#include "tools/output.h"
 
 static const char common_help[] =
     "  -b SIZE          smallest size in bytes (default 1M); K, M, G may follow\n"
@@ -97,6 +98,12 @@ static bool bad_option(const char *what)
     return false;
 }
 
+static bool size_of(const char *option, size_t *out)
+{
+    return (perf_parse_size(optarg, out) && *out > 0) ||
+           option_wrong(option, optarg, "a size in bytes above 0; K, M, G or T may follow the number");
+}
+
 /* Return whether the nodes are processes of this machine, or this process is one of them. */
 static bool find_place(struct perf_run *run, bool coll)
 {
@@ -155,7 +162,7 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
                                           {NULL, 0, NULL, 0}};
     const int room = (int)(sizeof(run->env) / sizeof(run->env[0])) - 6;
     const bool coll = strcmp(part, "coll") == 0;
-    size_t v;
+    char *end;
     int c;
 
     *run = (struct perf_run){
@@ -176,26 +183,23 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         .env = {"NIBBLE_GRAD=all", "NIBBLE_WARMUP_STEPS=0", "NIBBLE_RS=int4", "NIBBLE_AR=int4"},
         .nenv = 4};
     while ((c = getopt_long(argc, argv, "b:e:f:i:N:n:w:h", longs, NULL)) != -1) {
+        const char *name = option_name(c, longs);
+        bool good = true;
         switch (c) {
-        case 'b':
-        case 'e':
-        case 'i':
-        case 'B':
-        case 'k':
-            if (!perf_parse_size(optarg, &v) || v == 0)
-                return bad_option("a size is a number, with K, M or G if you like");
-            *(c == 'b'   ? &run->min_bytes
-              : c == 'e' ? &run->max_bytes
-              : c == 'i' ? &run->step_bytes
-              : c == 'k' ? &run->chunk
-                         : &run->buff_size) = v;
+        case 'b': good = size_of(name, &run->min_bytes); break;
+        case 'e': good = size_of(name, &run->max_bytes); break;
+        case 'i': good = size_of(name, &run->step_bytes); break;
+        case 'B': good = size_of(name, &run->buff_size); break;
+        case 'k': good = size_of(name, &run->chunk); break;
+        case 'f': good = option_whole(name, optarg, 2, 1 << 20, &run->factor); break;
+        case 'N': good = option_whole(name, optarg, 2, HX_MAX_NODES, &run->nodes); break;
+        case 'n': good = option_whole(name, optarg, 1, 10000, &run->iterations); break;
+        case 'w': good = option_whole(name, optarg, 0, 10000, &run->warmup); break;
+        case 'm': good = option_whole(name, optarg, 1, PERF_MOST_REPETITIONS, &run->repetitions); break;
+        case 'P':
+            good = option_number(name, optarg, 0, 60000, &run->pause_s);
+            run->pause_s *= 1e-3;
             break;
-        case 'f': run->factor = (unsigned)atoi(optarg); break;
-        case 'N': run->nodes = atoi(optarg); break;
-        case 'n': run->iterations = atoi(optarg); break;
-        case 'w': run->warmup = atoi(optarg); break;
-        case 'm': run->repetitions = atoi(optarg); break;
-        case 'P': run->pause_s = 1e-3 * atof(optarg); break;
         case 'S': run->netns = optarg; break;
         case 'T': run->threads = optarg; break;
         case 'U': run->cpus = optarg; break;
@@ -204,13 +208,14 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         case 'p': run->plugin = optarg; break;
         case 'j': run->json = optarg; break;
         case 'E':
-            if (run->nenv == room || !strchr(optarg, '='))
-                return bad_option("--env NAME=VALUE, sixteen of them at most");
+            good = strchr(optarg, '=') || option_wrong(name, optarg, "NAME=VALUE");
+            if (good && run->nenv == room)
+                return bad_option("--env: there may be sixteen of them at most");
             run->env[run->nenv++] = optarg;
             break;
-        case 'c': run->channels = atoi(optarg); break;
-        case 'r': run->weight_step = atof(optarg); break;
-        case 's': run->streams = atoi(optarg); break;
+        case 'c': good = option_whole(name, optarg, 1, HX_MAX_CHANNELS, &run->channels); break;
+        case 'r': good = option_number(name, optarg, 0, 1e6, &run->weight_step); break;
+        case 's': good = option_whole(name, optarg, 1, HX_CALL_CHANNELS, &run->streams); break;
         case 'R':
             run->raw = true;
             run->env[run->nenv++] = "NIBBLE_RS=raw";
@@ -221,12 +226,15 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         case 'C': run->nocopy = true; break;
         case 'H': run->hosts.list = optarg; break;
         case 1: run->hosts.rsh = optarg; break;
-        case 2: run->place.rank = atoi(optarg); break;
+        case 2: good = option_whole(name, optarg, 0, HX_MAX_NODES - 1, &run->place.rank); break;
         case 3: snprintf(run->place.root, sizeof(run->place.root), "%s", optarg); break;
-        case 4: run->place.port = atoi(optarg); break;
-        case 5: run->place.key = strtoull(optarg, NULL, 0); break;
+        case 4: good = option_whole(name, optarg, 1, 65535, &run->place.port); break;
+        case 5:
+            run->place.key = strtoull(optarg, &end, 0);
+            good = (*optarg && !*end) || option_wrong(name, optarg, "a whole number");
+            break;
         case 6: run->tied = true; break;
-        case 7: run->share = atof(optarg) > 0 ? atof(optarg) : -1; break;
+        case 7: good = option_number(name, optarg, 1, 100, &run->share); break;
         case 'D': run->bidirectional = true; break;
         case 'h':
             fputs(coll ? coll_help : p2p_help, stdout);
@@ -235,38 +243,37 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
             fputs(coll ? coll_notes : p2p_notes, stdout);
             run->help = true;
             return true;
-        default: return false;
+        default: fprintf(stderr, "try nibble-perf %s --help\n", part); return false;
         }
+        if (!good)
+            return false;
         if (run->nenv > room + 1)
-            return bad_option("too many settings");
+            return bad_option("--env: there may be sixteen of them at most");
     }
     if (optind < argc)
-        return bad_option("unexpected argument");
+        return option_wrong("an argument", argv[optind], "an option (see --help)");
     if (!find_place(run, coll))
         return false;
     if (run->hosts.list)
         return true;
     if (run->nodes < 2 || run->nodes > HX_MAX_NODES)
         return bad_option("2 to 16 nodes");
-    if (run->iterations < 1 || run->iterations > 10000 || run->warmup < 0 || run->warmup > 10000)
-        return bad_option("1 to 10000 iterations");
     if (run->cpus && coll)
         return bad_option("--cpus is of p2p only");
-    if (run->share != 0 && !(coll && run->share >= 1 && run->share <= 100))
-        return bad_option("--share is of coll only, 1 to 100 percent");
-    if (run->repetitions < 1 || run->repetitions > PERF_MOST_REPETITIONS)
-        return bad_option("1 to 64 repetitions");
-    if (!(run->pause_s >= 0 && run->pause_s <= 60))
-        return bad_option("a pause of 0 to 60000 ms");
-    if (run->chunk > run->buff_size / HX_STEPS || run->chunk % 512)
-        return bad_option("a chunk is a multiple of 512 bytes, at most an eighth of the buffer");
-    if (run->channels < 1 || run->channels > HX_MAX_CHANNELS || run->streams < 1 ||
-        run->streams > HX_CALL_CHANNELS)
-        return bad_option("1 to 32 channels, 1 to 8 streams");
-    if (!run->step_bytes && run->factor < 2)
-        return bad_option("the factor is 2 or more");
-    if (run->min_bytes > run->max_bytes || run->max_bytes > (size_t)1 << 34)
-        return bad_option("sizes go up, to 16G");
+    if (run->share != 0 && !coll)
+        return bad_option("--share is of coll only");
+    if (run->chunk > run->buff_size / HX_STEPS || run->chunk % 512) {
+        fprintf(stderr,
+                "nibble-perf: --chunk: %zu bytes: it must be a multiple of 512, at most %zu (an eighth of "
+                "--buffsize)\n",
+                run->chunk, run->buff_size / HX_STEPS);
+        return false;
+    }
+    if (run->min_bytes > run->max_bytes || run->max_bytes > (size_t)1 << 34) {
+        fprintf(stderr, "nibble-perf: -b, -e: sizes from %zu to %zu bytes: they must go up, to 16G\n",
+                run->min_bytes, run->max_bytes);
+        return false;
+    }
     return true;
 }
 
@@ -274,7 +281,7 @@ size_t perf_run_next(const struct perf_run *run, size_t bytes)
 {
     const size_t next = bytes == 0        ? run->min_bytes
                         : run->step_bytes ? bytes + run->step_bytes
-                                          : bytes * run->factor;
+                                          : bytes * (size_t)run->factor;
 
     return next > run->max_bytes ? 0 : next;
 }
@@ -405,6 +412,7 @@ void perf_row_add(struct hx_node *node, const struct perf_row *row)
         return;
     if (!row->quiet)
         perf_row_print(row);
+    output_progress_end();
     fflush(stdout);
     memcpy(&n, scratch, sizeof(n));
     if (n < MOST_ROWS)

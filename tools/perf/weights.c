@@ -14,6 +14,7 @@
 #include "codec/fp.h"
 #include "nibble/codec.h"
 #include "perf.h"
+#include "tools/output.h"
 
 #define ROW 512u
 #define ROWS 126u /* of a layer's matrix; then ROW gains and ROW biases */
@@ -189,29 +190,31 @@ int perf_weights(int argc, char **argv)
                                           {NULL, 0, NULL, 0}};
     const char *types = "bfloat16", *json_path = NULL;
     const char *ratios = "0.0001,0.0002,0.0006,0.0015,0.0025,0.005,0.007,0.01,0.014,0.02";
-    struct model m = {.n = 8 * (ROWS + 2) * ROW};
+    struct model m = {0};
     struct perf_json *json;
     double ratio[MOST_RATIOS];
-    int steps = 12, nratios, c;
+    int steps = 12, values = 8 * (ROWS + 2) * ROW, nratios, c;
     bool ok;
 
-    while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, "h", longs, NULL)) != -1) {
+        bool good = true;
         switch (c) {
         case 't': types = optarg; break;
         case 'r': ratios = optarg; break;
-        case 'n': m.n = strtoul(optarg, NULL, 10); break;
-        case 's': steps = atoi(optarg); break;
+        case 'n': good = option_whole("--values", optarg, 1024, 1 << 28, &values); break;
+        case 's': good = option_whole("--steps", optarg, 1, 10000, &steps); break;
         case 'j': json_path = optarg; break;
         case 'h': fputs(help, stdout); return 0;
-        default: fputs(help, stderr); return 2;
+        default: fputs("try nibble-perf weights --help\n", stderr); return 2;
         }
+        if (!good)
+            return 2;
     }
-    if (optind < argc || m.n < 1024 || m.n > 1u << 28 || steps < 1 || steps > 10000) {
-        fprintf(
-            stderr,
-            "nibble-perf: --values is 1024 to 2^28, --steps 1 to 10000, and nothing follows the options\n");
+    if (optind < argc) {
+        option_wrong("an argument", argv[optind], "an option (see --help)");
         return 2;
     }
+    m.n = (size_t)values;
     nratios = perf_numbers("--ratios", ratios, 0, 1000, ratio, MOST_RATIOS);
     if (!nratios || !perf_words("--types", types, perf_type_name))
         return 2;
