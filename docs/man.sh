@@ -1,14 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Writes a tool's manual page from what it says of itself: man.sh TOOL. What its --help lists below "Parts:" has a
-# --help of its own. "make update-docs" runs it; tests/check-man.sh compares.
+# --help of its own. man.sh print-parameters writes the page of settings, nibble(7), from the page in Markdown that this
+# program prints. "make update-docs" runs it; tests/check-man.sh compares.
 set -u
 tool=$1
 name=$(basename "$tool")
 
-# The lines of a --help, as roff: "usage:", options and words of a list with their text behind two spaces or more,
-# text that goes on below, paragraphs.
-page='
+functions='
 function safe(s) {
     gsub(/\\/, "\\e", s)
     gsub(/-/, "\\-", s)
@@ -23,6 +22,11 @@ function text(s) {
     s = safe(s)
     print (s ~ /^[.]/) ? "\\&" s : s
 }
+'
+
+# The lines of a --help, as roff: "usage:", options and words of a list with their text behind two spaces or more,
+# text that goes on below, paragraphs.
+page="$functions"'
 function section(s) {
     if (s != now)
         print ".SH " s
@@ -72,7 +76,54 @@ function section(s) {
 }
 '
 
+# Paragraphs and tables of docs/parameters.md, as roff.
+settings="$functions"'
+function plain(s) {
+    gsub(/`|\\/, "", s)
+    return s
+}
+/^# / || /^<!--/ || /^[|]---/ || /^[|] Variable / { next }
+/^## / {
+    if (!tables++)
+        print ".SH SETTINGS"
+    print ".SS " safe(substr($0, 4))
+    next
+}
+/^[|]/ {
+    n = split(substr($0, 3, length($0) - 4), cell, / [|] /)
+    print ".TP"
+    print ".B " safe(plain(cell[1]))
+    meaning = plain(cell[4])
+    for (i = 5; i <= n; i++)
+        meaning = meaning " | " plain(cell[i])
+    text(meaning ".")
+    text("Default: " plain(cell[2]) ". Allowed: " plain(cell[3]) ".")
+    next
+}
+/^$/ {
+    if (said)
+        print ".PP"
+    said = 0
+    next
+}
+{
+    text(plain($0))
+    said = 1
+}
+'
+
 case $name in
+print-parameters)
+    folder=$(dirname "$0")/../packages
+    printf '.\\" Made from plugin/base/params.def by "make update-docs"; do not edit.\n'
+    printf '.TH NIBBLE 7 "" "nibble" "Miscellaneous Information"\n.nh\n.ad l\n'
+    printf '.SH NAME\nnibble \\- settings of the NCCL plugin nibble\n.SH SYNOPSIS\n.nf\n'
+    sed -n 's/^\([A-Z_]*=[^ ]*\) .*/export \1/p' "$folder/variables"
+    printf '.fi\n.SH DESCRIPTION\n'
+    "$tool" | awk "$settings" || exit 1
+    printf '.SH SEE ALSO\n.BR nibble\\-info (1)\n'
+    exit 0
+    ;;
 nibble-doctor) brief='checks nodes before the first run of a job for causes that keep it uncompressed' ;;
 nibble-hang) brief='names the node that holds up a job, from the hang reports of all nodes' ;;
 nibble-info) brief='describes a build of nibble and a machine' ;;

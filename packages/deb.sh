@@ -34,7 +34,7 @@ fi
 root=$tmp/root
 make -C "$build" install-strip DESTDIR="$root" prefix=/usr libdir="$lib" >"$tmp/log" 2>&1 ||
     { tail -n 20 "$tmp/log" >&2; say "make install failed"; }
-gzip -9 -n "$root"/usr/share/man/man1/*.1
+gzip -9 -n "$root"/usr/share/man/man?/*
 # A built tree may be configured for other folders.
 sed -i "s|^prefix=.*|prefix=/usr|; s|^libdir=.*|libdir=$lib|; s|^includedir=.*|includedir=/usr/include|" "$root$lib/pkgconfig/nibble-codec.pc"
 

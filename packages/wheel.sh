@@ -40,7 +40,7 @@ glibc=$(find "$tmp/root/usr/bin" "$tmp/root/usr/lib" -type f ! -name '*.pc' -exe
 version=$(sed -n 's/^#define PACKAGE_VERSION "\(.*\)"/\1/p' "$build/config.h")
 [ "$version" ] || say "$build/config.h has no version"
 
-"$python" - "$tmp/root/usr" "$out" "$version" "$glibc" <<'END' || say "the wheel cannot be written"
+"$python" - "$tmp/root/usr" "$out" "$version" "$glibc" "$(dirname "$0")/variables" <<'END' || say "the wheel cannot be written"
 import base64
 import hashlib
 import os
@@ -62,17 +62,13 @@ import os
 import sys
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
+VARIABLES = @VARIABLES@
 
 
 def environment():
     """The variables of a job, on all nodes."""
     rest = os.environ.get("LD_LIBRARY_PATH", "")
-    return {
-        "LD_LIBRARY_PATH": FOLDER + (":" + rest if rest else ""),
-        "NCCL_NET_PLUGIN": "nibble",
-        "NCCL_COLLNET_ENABLE": "1",
-        "NCCL_NET": "nibble",
-    }
+    return {"LD_LIBRARY_PATH": FOLDER + (":" + rest if rest else ""), **VARIABLES}
 
 
 def main():
@@ -101,10 +97,12 @@ files["nibble_nccl/libnccl-net-nibble.so"] = (root / "lib/libnccl-net-nibble.so"
 files["nibble_codec/libnibble-codec.so.0"] = (root / "lib/libnibble-codec.so.0").read_bytes(), True
 for path in sorted((root / "share/nibble/python/nibble_codec").glob("*.py")):
     files[f"nibble_codec/{path.name}"] = path.read_bytes(), False
-for folder in ("share/nibble/grafana", "share/man/man1"):
+for folder in ("share/nibble/grafana", "share/man/man1", "share/man/man7", "share/bash-completion/completions",
+               "share/zsh/site-functions"):
     for path in sorted((root / folder).iterdir()):
         files[f"{data}/data/{folder}/{path.name}"] = path.read_bytes(), False
-files["nibble_nccl/__init__.py"] = MAIN.encode(), False
+variables = dict(line.split()[0].split("=") for line in open(sys.argv[5]) if not line.startswith("#"))
+files["nibble_nccl/__init__.py"] = MAIN.replace("@VARIABLES@", repr(variables)).encode(), False
 files["nibble_nccl/__main__.py"] = b"# SPDX-License-Identifier: Apache-2.0\nimport sys\n\nfrom . import main\n\nsys.exit(main())\n", False
 files[f"{info}/METADATA"] = METADATA.encode(), False
 files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: nibble\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(), False

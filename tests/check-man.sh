@@ -32,6 +32,8 @@ for tool in ${NB_TOOLS:?run me by make check}; do
     missing=$(comm -23 "$tmp/a" "$tmp/b")
     [ -z "$missing" ] || fail "not in $page:" $missing
 done
+sh "$srcdir/docs/man.sh" "$builddir/docs/print-parameters" >"$tmp/page" || fail "man.sh of the settings"
+diff -u "$srcdir/docs/man/nibble.7" "$tmp/page" || fail "docs/man/nibble.7 is out of date; run \"make update-docs\""
 command -v man >/dev/null 2>&1 || echo "without man: pages were compared, not shown"
 [ $failed = 0 ] && echo "PASS: $(echo "$NB_TOOLS" | wc -w) pages"
 exit $failed
