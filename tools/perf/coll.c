@@ -51,6 +51,7 @@ struct series {
     size_t block; /* values of a block: count */
     uint64_t seed;
     int64_t slot;
+    int pass;      /* of --compare */
     unsigned turn; /* operations run. All-gathers send the two states in turn */
     char *send[2]; /* all-gather: two states of the weights, in turn */
     char *recv;
@@ -469,6 +470,52 @@ static void sum_up(const struct perf_row *row)
     table.n += 1 + (row->in_place_us > 0);
 }
 
+/* ---- --compare ---- */
+
+#define MOST_COMPARED 256 /* kinds, types and sizes of operations */
+
+/* Rows that are measured raw and coded in turns. */
+static struct compared {
+    struct perf_row row; /* coded */
+    double seconds[2][PERF_MOST_REPETITIONS];
+} * compared;
+
+static void keep_turn(const struct perf_row *row, unsigned number, bool raw, int turn)
+{
+    if (number >= MOST_COMPARED)
+        return;
+    compared[number].seconds[raw][turn] = 1e-6 * row->time_us;
+    if (!raw)
+        compared[number].row = *row;
+}
+
+/* Set the medians of all turns. */
+static void finish_compared(struct perf_row *row, double seconds[2][PERF_MOST_REPETITIONS], int turns,
+                            const struct series *s)
+{
+    const size_t n = (size_t)turns;
+
+    row->time_us = 1e6 * perf_median(seconds[0], n); /* this also sorts them */
+    row->min_us = 1e6 * seconds[0][0];
+    row->max_us = 1e6 * seconds[0][n - 1];
+    row->raw_us = 1e6 * perf_median(seconds[1], n);
+    row->repetitions = turns;
+    row->algbw = 1e-3 * (double)row->bytes / row->time_us;
+    busbw_of(s, row->algbw, &row->busbw);
+}
+
+static void set_raw(bool raw, const char *const before[3])
+{
+    static const char *const name[] = {"NIBBLE_RS", "NIBBLE_AR", "NIBBLE_AG"};
+
+    for (int i = 0; i < 3; i++) {
+        if (raw || before[i])
+            setenv(name[i], raw ? "raw" : before[i], 1);
+        else
+            unsetenv(name[i]);
+    }
+}
+
 static int series(struct series *s, size_t bytes)
 {
     const size_t size = hx_type_size(s->type), nodes = (size_t)s->node->nnodes;
@@ -492,13 +539,16 @@ static int series(struct series *s, size_t bytes)
     struct perf_row row = perf_row_make(s->run, s->kind->name, hx_type_name(s->type),
                                         s->block * size * (reduce_all ? 1 : nodes));
     ret = measure(s, &row);
-    if (!ret && s->run->place.nodes) {
+    if (!ret && s->run->compare) {
+        if (s->node->rank == 0)
+            keep_turn(&row, (unsigned)s->slot - 1, s->run->raw, s->pass);
+    } else if (!ret && s->run->place.nodes) {
         ret = measure_in_place(s, &row);
         row.quiet = true;
         if (!ret && s->node->rank == 0)
             sum_up(&row);
     }
-    if (!ret)
+    if (!ret && !s->run->compare)
         perf_row_add(s->node, &row);
     free(s->recv);
     free(s->send[0]);
@@ -507,12 +557,12 @@ static int series(struct series *s, size_t bytes)
     return ret;
 }
 
-static int coll_node(struct hx_node *node, void *arg)
+/* Connect, and run all series. */
+static int run_all(struct series *s)
 {
-    const struct perf_run *run = arg;
+    const struct perf_run *run = s->run;
     const struct hx_comm_cfg cfg = {
         .channels = run->channels, .buff_size = run->buff_size, .chunk = HX_CHUNK_NCCL};
-    struct series s = {.run = run, .node = node};
     const char *stage = "?";
     struct hx_lib *lib;
     ncclResult_t rc;
@@ -522,34 +572,84 @@ static int coll_node(struct hx_node *node, void *arg)
                       : hx_lib_static(&NB_NEWEST_NET, &NB_NEWEST_COLL, NB_NET_NEWEST);
     if (!lib)
         return 1;
-    rc = hx_comm_open(node, lib, &cfg, &s.comm, &stage);
+    rc = hx_comm_open(s->node, lib, &cfg, &s->comm, &stage);
     if (rc != ncclSuccess)
         return hx_fail("bringing the communicator up failed in %s (%d)", stage, (int)rc);
-    if (run->place.nodes)
-        perf_tests_head(node, run);
+    s->slot = 0;
     for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]) && !ret; k++) {
         for (size_t t = 0; t < sizeof(type_ids) / sizeof(type_ids[0]) && !ret; t++) {
             if (!perf_listed(run->ops, kinds[k].name) ||
                 !perf_listed(run->types ? run->types : "bfloat16", hx_type_name(type_ids[t])))
                 continue;
             for (size_t bytes = perf_run_next(run, 0); bytes && !ret; bytes = perf_run_next(run, bytes)) {
-                s.kind = &kinds[k];
-                s.type = type_ids[t];
-                s.seed = hx_seed(node->seed, k, bytes + t);
-                s.slot++;
-                ret = series(&s, bytes);
+                s->kind = &kinds[k];
+                s->type = type_ids[t];
+                s->seed = hx_seed(s->node->seed, k, bytes + t);
+                s->slot++;
+                ret = series(s, bytes);
             }
         }
     }
     if (ret)
         return ret;
+    rc = hx_comm_close(s->comm);
+    hx_lib_close(lib);
+    return rc == ncclSuccess ? 0 : hx_fail("closing failed (%d)", (int)rc);
+}
+
+/* Run all series raw and coded in turns, and add a row for each. */
+static int run_compared(struct series *s)
+{
+    const char *const before[] = {getenv("NIBBLE_RS"), getenv("NIBBLE_AR"), getenv("NIBBLE_AG")};
+    const struct perf_run *whole = s->run;
+    struct perf_run once = *whole;
+    char *kept[3];
+    int ret = 0;
+
+    compared = calloc(MOST_COMPARED, sizeof(*compared));
+    for (int i = 0; i < 3; i++)
+        kept[i] = before[i] ? strdup(before[i]) : NULL;
+    if (!compared)
+        return hx_fail("not enough memory");
+    once.repetitions = 1;
+    s->run = &once;
+    for (int i = 0; i < 2 * whole->repetitions && !ret; i++) {
+        once.raw = i % 2 == 0;
+        s->pass = i / 2;
+        set_raw(once.raw, (const char *const *)kept);
+        ret = run_all(s);
+    }
+    for (unsigned i = 0; i < (unsigned)s->slot && i < MOST_COMPARED && !ret && s->node->rank == 0; i++) {
+        struct perf_row *row = &compared[i].row;
+        for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
+            s->kind = strcmp(kinds[k].name, row->op) == 0 ? &kinds[k] : s->kind;
+        finish_compared(row, compared[i].seconds, whole->repetitions, s);
+        row->quiet = whole->place.nodes > 0;
+        if (row->quiet)
+            sum_up(row);
+        perf_row_add(s->node, row);
+    }
+    for (int i = 0; i < 3; i++)
+        free(kept[i]);
+    free(compared);
+    s->run = whole;
+    return ret;
+}
+
+static int coll_node(struct hx_node *node, void *arg)
+{
+    const struct perf_run *run = arg;
+    struct series s = {.run = run, .node = node};
+    int ret;
+
+    if (run->place.nodes)
+        perf_tests_head(node, run);
+    ret = run->compare ? run_compared(&s) : run_all(&s);
+    if (ret)
+        return ret;
     if (run->place.nodes && node->rank == 0)
         perf_tests_tail(table.wrong, table.busbw, table.n);
-    rc = hx_comm_close(s.comm);
-    hx_lib_close(lib);
-    if (rc == ncclSuccess && table.wrong > 0)
-        return hx_fail("%.0f values are wrong", table.wrong);
-    return rc == ncclSuccess ? 0 : hx_fail("closing failed (%d)", (int)rc);
+    return table.wrong > 0 ? hx_fail("%.0f values are wrong", table.wrong) : 0;
 }
 
 /* Copy the options that every node gets: all except the options that say where nodes are. Return their
@@ -597,8 +697,9 @@ int perf_coll(int argc, char **argv)
     job.arg = &run;
     job.netns_prefix = run.netns;
     job.env = run.env;
+    job.log = run.log;
     if (run.threads)
         return perf_threads(&job, &run);
-    const int status = perf_rows_job(&job, &run.place, run.json);
+    const int status = perf_rows_job(&job, &run);
     return run.tied ? hosts_untie(status) : status;
 }

@@ -92,13 +92,13 @@ void perf_tests_head(struct hx_node *node, const struct perf_run *run)
     fflush(stdout);
 }
 
-static void names(const char *op)
+static void names(const char *op, bool compare)
 {
     printf("# %s\n", op);
     printf("# %62s %38s\n", "out-of-place", "in-place");
-    printf("# %10s %12s %8s %6s %5s %9s %7s %7s %6s %9s %7s %7s %6s %6s %9s\n", "size", "count", "type",
+    printf("# %10s %12s %8s %6s %5s %9s %7s %7s %6s %9s %7s %7s %6s %6s %9s%s\n", "size", "count", "type",
            "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong", "wire",
-           "nmse");
+           "nmse", compare ? "       raw  faster" : "");
     printf("# %10s %12s %8s %6s %5s %9s %7s %7s %6s %9s %7s %7s\n", "(B)", "(elements)", "", "", "", "(us)",
            "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)");
 }
@@ -127,7 +127,7 @@ void perf_tests_row(const struct perf_row *row, char last[24])
     const size_t share = strcmp(row->op, "all_reduce") == 0 ? 1 : (size_t)row->nodes;
 
     if (strcmp(last, row->op) != 0)
-        names(row->op);
+        names(row->op, row->raw_us >= 0);
     snprintf(last, 24, "%s", row->op);
     printf("  %10llu %12zu %8s %6s %5d", (unsigned long long)row->bytes, (size_t)row->bytes / size / share,
            type_name(row->type), strcmp(row->op, "all_gather") == 0 ? "none" : "sum", -1);
@@ -138,9 +138,12 @@ void perf_tests_row(const struct perf_row *row, char last[24])
     else
         printf(" %6s", "N/A");
     if (row->nmse >= 0)
-        printf(" %9.2e\n", row->nmse);
+        printf(" %9.2e", row->nmse);
     else
-        printf(" %9s\n", "N/A");
+        printf(" %9s", "N/A");
+    if (row->raw_us >= 0)
+        printf(" %9.2f %7.2f", row->raw_us, row->raw_us / row->time_us);
+    putchar('\n');
     fflush(stdout);
 }
 

@@ -120,5 +120,6 @@ int perf_p2p(int argc, char **argv)
     job.arg = &run;
     job.netns_prefix = run.netns;
     job.env = run.env;
-    return perf_rows_job(&job, &run.place, run.json);
+    job.log = run.log;
+    return perf_rows_job(&job, &run);
 }

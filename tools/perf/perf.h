@@ -101,7 +101,8 @@ struct perf_run {
     struct place place;
     struct hosts hosts;
     bool tied; /* hosts_run started this node */
-    bool raw;
+    bool raw, log;
+    bool compare;      /* coll: everything raw, too, in turns */
     const char *netns; /* prefix of the names of existing network namespaces. NULL: loopback */
     bool nocopy, bidirectional, feedback, help;
     int streams;
@@ -129,7 +130,8 @@ struct perf_row {
     char op[24], type[12];
     int nodes, channels, repetitions;
     uint64_t bytes, chunk;
-    double time_us, min_us, max_us;        /* median, least and most of the repetitions */
+    double raw_us;                  /* --compare: median of the same operations, raw. NAN: not compared */
+    double time_us, min_us, max_us; /* median, least and most of the repetitions */
     double algbw, busbw, wire_ratio, nmse; /* NAN: unknown */
     double wrong; /* values further from the exact result than the code allows, of the checked values. NAN:
                   not checked */
@@ -148,7 +150,7 @@ struct perf_row perf_row_make(const struct perf_run *run, const char *op, const 
  * after for `operations` of them. All nodes call. */
 void perf_row_measured(struct perf_row *row, struct hx_node *node, const double *seconds,
                        const struct perf_usage *before, const struct perf_usage *after, int operations);
-void perf_row_header(void);
+void perf_row_header(bool compare);
 void perf_row_print(const struct perf_row *row);
 void perf_row_json(struct perf_json *json, const struct perf_row *row);
 
@@ -159,7 +161,7 @@ uint64_t perf_rows_of(const struct hx_report *report, struct perf_row *row, uint
 /* Run the job with each of run->threads in turns, run->repetitions times, and print the results. Return the
  * exit status. */
 int perf_threads(const struct hx_job *job, const struct perf_run *run);
-/* Run the job, or its node of `place` (place->nodes 0: all), and write the file. Return the exit status. */
-int perf_rows_job(const struct hx_job *job, const struct place *place, const char *json);
+/* Run the job, or its node of run->place (place.nodes 0: all), and write the file. Return the exit status. */
+int perf_rows_job(const struct hx_job *job, const struct perf_run *run);
 
 #endif

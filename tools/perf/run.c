@@ -23,6 +23,7 @@ static const char common_help[] =
     "  --plugin FILE    measure this shared object (default: the code of this build)\n"
     "  --nocopy         leave out the GPU's part (moving data between buffers), and all checks\n"
     "  --env NAME=VALUE in the nodes' environment; may be repeated\n"
+    "  --log            show all lines that the plugin logs, on stderr\n"
     "  --json FILE      write a list of objects:\n"
     "                   op type nodes bytes channels chunk reps time_us min_us max_us algbw busbw\n"
     "                   wire_ratio nmse cpu busy link_bytes\n";
@@ -31,6 +32,7 @@ static const char coll_help[] =
     "  --ops LIST       of reduce_scatter,all_gather,all_reduce (default: all)\n"
     "  --types LIST     of float32,bfloat16,float16 (default bfloat16)\n"
     "  --raw            send all raw: NIBBLE_RS, NIBBLE_AR and NIBBLE_AG are raw\n"
+    "  --compare        raw and coded in turns, --reps times: time raw, and how much faster coded is\n"
     "  --feedback       with error feedback, as for a known buffer\n"
     "  --step R         all-gather: rms of the change of the weights between two gathers over their own\n"
     "                   (default 0.0015; 0: unchanged)\n"
@@ -141,6 +143,8 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
                                           {"step", required_argument, NULL, 'r'},
                                           {"streams", required_argument, NULL, 's'},
                                           {"raw", no_argument, NULL, 'R'},
+                                          {"compare", no_argument, NULL, 8},
+                                          {"log", no_argument, NULL, 'l'},
                                           {"feedback", no_argument, NULL, 'F'},
                                           {"nocopy", no_argument, NULL, 'C'},
                                           {"bidirectional", no_argument, NULL, 'D'},
@@ -222,6 +226,8 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
             run->env[run->nenv++] = "NIBBLE_AR=raw";
             run->env[run->nenv++] = "NIBBLE_AG=raw";
             break;
+        case 8: run->compare = true; break;
+        case 'l': run->log = true; break;
         case 'F': run->feedback = true; break;
         case 'C': run->nocopy = true; break;
         case 'H': run->hosts.list = optarg; break;
@@ -260,6 +266,8 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         return bad_option("2 to 16 nodes");
     if (run->cpus && coll)
         return bad_option("--cpus is of p2p only");
+    if (run->compare && (!coll || run->raw || run->threads))
+        return bad_option("--compare is of coll only, and goes without --raw and --threads");
     if (run->share != 0 && !coll)
         return bad_option("--share is of coll only");
     if (run->chunk > run->buff_size / HX_STEPS || run->chunk % 512) {
@@ -297,6 +305,7 @@ struct perf_row perf_row_make(const struct perf_run *run, const char *op, const 
                            .wire_ratio = NAN,
                            .nmse = NAN,
                            .wrong = NAN,
+                           .raw_us = NAN,
                            .in_place_us = NAN,
                            .in_place_wrong = NAN};
 
@@ -344,10 +353,11 @@ void perf_row_measured(struct perf_row *row, struct hx_node *node, const double 
     row->link_bytes = link / operations;
 }
 
-void perf_row_header(void)
+void perf_row_header(bool compare)
 {
-    printf("%-15s %-9s %5s %12s %12s %8s %8s %6s %10s %5s %5s\n", "op", "type", "nodes", "bytes", "time(us)",
-           "algbw", "busbw", "wire", "nmse", "cpu", "busy");
+    printf("%-15s %-9s %5s %12s %12s %8s %8s %6s %10s %5s %5s%s\n", "op", "type", "nodes", "bytes",
+           "time(us)", "algbw", "busbw", "wire", "nmse", "cpu", "busy",
+           compare ? "      raw(us)  faster" : "");
 }
 
 /* Print a known number with so many digits after the point, or (-1) with three significant digits. */
@@ -369,6 +379,8 @@ void perf_row_print(const struct perf_row *row)
     column(10, -1, row->nmse);
     column(5, 2, row->cpu);
     column(5, 2, row->busy);
+    if (isfinite(row->raw_us))
+        printf(" %12.1f %7.2f", row->raw_us, row->raw_us / row->time_us);
     putchar('\n');
 }
 
@@ -392,6 +404,10 @@ void perf_row_json(struct perf_json *json, const struct perf_row *row)
     perf_json_number(json, "cpu", row->cpu);
     perf_json_number(json, "busy", row->busy);
     perf_json_number(json, "link_bytes", row->link_bytes);
+    if (isfinite(row->raw_us)) {
+        perf_json_number(json, "raw_us", row->raw_us);
+        perf_json_number(json, "faster", row->raw_us / row->time_us);
+    }
     if (isfinite(row->wrong)) {
         perf_json_number(json, "wrong", row->wrong);
         perf_json_number(json, "in_place_time_us", row->in_place_us);
@@ -431,17 +447,18 @@ uint64_t perf_rows_of(const struct hx_report *report, struct perf_row *row, uint
     return n < MOST_ROWS ? n : MOST_ROWS;
 }
 
-int perf_rows_job(const struct hx_job *job, const struct place *place, const char *path)
+int perf_rows_job(const struct hx_job *job, const struct perf_run *run)
 {
+    const struct place *place = &run->place;
     struct hx_report *report = NULL;
     struct perf_json *json;
     uint64_t n;
     int status;
 
-    if (!perf_json_open(place->rank > 0 ? NULL : path, &json)) /* opens it before hours of measuring */
+    if (!perf_json_open(place->rank > 0 ? NULL : run->json, &json)) /* opens it before hours of measuring */
         return 1;
     if (!place->nodes)
-        perf_row_header();
+        perf_row_header(run->compare);
     fflush(stdout);
     status = place->nodes ? perf_machines_run(job, place, &report) : hx_job_run(job, &report);
     if (report) {

@@ -87,6 +87,22 @@ for cpus in , "$cpu," x 1023; do
     grep -q -e "--cpus $cpus" "$tmp/out" || fail "nothing is said about --cpus $cpus"
 done
 
+# Raw and coded in turns, in one run: bytes as above, both times, and their ratio.
+"$perf" coll --compare --ops reduce_scatter,all_gather -b 256K -e 256K -n 2 -w 1 --reps 2 --json "$tmp/compare" >"$tmp/out" ||
+    fail "coll --compare"
+need "$tmp/compare" 2 op time_us raw_us faster wire_ratio
+grep -q 'raw(us)  faster$' "$tmp/out" || fail "--compare: $(cat "$tmp/out")"
+within "$(number "$tmp/compare" reduce_scatter wire_ratio)" 0.25 0.29 "bytes of the coded turns"
+within "$(number "$tmp/compare" reduce_scatter nmse)" 0.0005 0.05 "error of the coded turns"
+within "$(echo "$(number "$tmp/compare" all_gather raw_us) $(number "$tmp/compare" all_gather time_us) \
+    $(number "$tmp/compare" all_gather faster)" | awk '{ print $1 / $2 / $3 }')" 0.999 1.001 "the ratio of both times"
+for option in --raw "--threads 0"; do
+    # shellcheck disable=SC2086
+    "$perf" coll --compare $option >/dev/null 2>&1 && fail "--compare $option is taken"
+done
+"$perf" coll --log --ops all_gather -b 64K -e 64K -n 1 -w 0 >/dev/null 2>"$tmp/out" || fail "coll --log"
+grep -q '^node 1: NET/nibble : version ' "$tmp/out" && grep -q '^node 0: NET/nibble : summary ' "$tmp/out" || fail "--log: $(cat "$tmp/out")"
+
 "$perf" coll --threads 0,2 --ops reduce_scatter -b 256K -e 256K -n 2 -w 1 --reps 2 --json "$tmp/threads" >/dev/null ||
     fail "coll --threads"
 need "$tmp/threads" 2 op type nodes bytes threads time_us min_us max_us faster engine_us codec_us allows

@@ -69,6 +69,7 @@ struct hx_node {
     uint64_t seed; /* the job's, the same on every node */
     struct hx_shared *shared;
     const struct hx_meeting *meeting; /* NULL: all nodes share memory */
+    bool log;                         /* the job's */
 };
 
 typedef int (*hx_node_fn)(struct hx_node *node, void *arg);
@@ -100,6 +101,7 @@ struct hx_job {
      * The interface in each is hx0, too. */
     const char *netns_prefix;
     const struct hx_meeting *meeting; /* NULL: this process forks the nodes */
+    bool log;                         /* show the nodes' whole log on stderr, too */
 };
 
 struct hx_report {

@@ -53,7 +53,7 @@ static void apply_settings(int rank)
 
 static _Noreturn void run_node(const struct hx_job *job, struct hx_shared *shared, int rank)
 {
-    struct hx_node node = {rank, job->nnodes, job->seed, shared, job->meeting};
+    struct hx_node node = {rank, job->nnodes, job->seed, shared, job->meeting, job->log};
     int rc = 0;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);

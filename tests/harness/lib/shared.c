@@ -355,7 +355,7 @@ static void capture(ncclDebugLogLevel level, unsigned long flags, const char *fi
     text[len] = 0;
     if (hx_env_read()->verbose)
         fprintf(stderr, "[%d] %s:%d %s", n ? n->rank : -1, file ? file : "?", line, text);
-    else if (n && n->meeting && level == NCCL_LOG_WARN)
+    else if (n && (n->log || (n->meeting && level == NCCL_LOG_WARN)))
         fprintf(stderr, "node %d: %s", n->rank, text + head);
     if (!n)
         return;
