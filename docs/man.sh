@@ -129,6 +129,7 @@ nibble-hang) brief='names the node that holds up a job, from the hang reports of
 nibble-info) brief='describes a build of nibble and a machine' ;;
 nibble-model) brief='predicts the collectives of nibble beside those of NCCL' ;;
 nibble-perf) brief='measures codecs, collectives and point-to-point transfers on one machine' ;;
+nibble-top) brief='shows what the running processes of a machine send with nibble' ;;
 *) echo "man.sh: what is $name for?" >&2; exit 1 ;;
 esac
 printf '.\\" Made from "%s --help" by "make update-docs"; do not edit.\n' "$name"
@@ -140,7 +141,7 @@ for part in $("$tool" --help | sed -n '/^Parts:$/,/^$/s/^  \([a-z0-9]*\) .*/\1/p
     "$tool" "$part" --help | awk -v part=1 "$page" || exit 1
 done
 others=
-for other in doctor hang info model perf; do
+for other in doctor hang info model perf top; do
     [ "nibble-$other" = "$name" ] || others="$others${others:+,
 }.BR nibble\\-$other (1)"
 done

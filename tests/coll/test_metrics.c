@@ -45,6 +45,9 @@ static struct nb_figures *some(unsigned serial, const char *name)
     f->signature[0].encode = (struct nb_encode_stats){.signal2 = 1, .noise2 = HUGE_VAL, .carried2 = NAN};
     f->signature[1] = (struct nb_sig_report){.func = NB_FUNC_REDUCE_SCATTER, .others = 1, .ops = 1};
     f->nlate = 2;
+    f->nwaited = 1;
+    f->waited[0].rank = 5;
+    f->waited[0].times = 7;
     f->late[0] = 0;
     f->late[1] = 3;
     f->waited_ns = 1500000000;

@@ -10,11 +10,14 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -271,6 +274,69 @@ START_TEST(dead_mount)
 }
 END_TEST
 
+/* Connect to node 0's socket. Return it, or -1 where there is none. */
+static int dial(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char process[NB_PROCESS_NAME];
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int length;
+
+    nb_process_name(process);
+    length = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, NB_LIVE_PREFIX "%s-first", process);
+    if (connect(fd, (struct sockaddr *)&address,
+                (socklen_t)offsetof(struct sockaddr_un, sun_path) + 1 + (socklen_t)length) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+/* Read to the end. */
+static const char *hear(int fd)
+{
+    size_t n = 0;
+    ssize_t got;
+
+    while ((got = recv(fd, text + n, sizeof(text) - 1 - n, 0)) > 0)
+        n += (size_t)got;
+    text[n] = 0;
+    close(fd);
+    return text;
+}
+
+/* Without any setting the process shows its metrics to those who ask. A caller that only connects delays neither the engine
+ * nor the next caller for long. A node that is waited for is late. The socket goes with the last communicator. */
+START_TEST(live)
+{
+    struct nb_coll_req *mine;
+    int silent;
+
+    cluster_connect_alone(&cluster);
+    silent = dial();
+    ck_assert_int_ge(silent, 0);
+    mine = post(0);
+    do
+        hear(dial());
+    while (!strstr(text, "nibble_waited_for_total{"));
+    ck_assert_ptr_nonnull(strstr(text, "nibble_info{"));
+    ck_assert_ptr_nonnull(strstr(strstr(text, "\nnibble_waited_for_total{"), ",peer=\"1\"} "));
+    answer(mine);
+    close_both();
+    close(silent);
+    ck_assert_int_eq(dial(), -1);
+    expect_warnings(0);
+}
+END_TEST
+
+START_TEST(live_off)
+{
+    node[0].params.live = 0;
+    cluster_connect_alone(&cluster);
+    ck_assert_int_eq(dial(), -1);
+    close_both();
+}
+END_TEST
+
 /* Which node waits for which: written when one is late, and on request. */
 START_TEST(reports)
 {
@@ -368,4 +434,5 @@ START_TEST(forked)
 END_TEST
 
 SUITE_MAIN("coll/monitor", FIXTURE(setup, teardown), TEST(metrics), TEST(no_folder), TEST(folder_is_a_pipe),
-           TEST(dead_mount), TEST(reports), TEST(gave_up), TEST(asked_for), TEST(stuck), TEST(forked))
+           TEST(live), TEST(live_off), TEST(dead_mount), TEST(reports), TEST(gave_up), TEST(asked_for),
+           TEST(stuck), TEST(forked))

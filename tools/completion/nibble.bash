@@ -20,4 +20,4 @@ _nibble()
     # shellcheck disable=SC2207
     COMPREPLY=($(compgen -W "$words" -- "$word"))
 }
-complete -o default -F _nibble nibble-doctor nibble-hang nibble-info nibble-model nibble-perf
+complete -o default -F _nibble nibble-doctor nibble-hang nibble-info nibble-model nibble-perf nibble-top

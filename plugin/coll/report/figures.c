@@ -83,6 +83,40 @@ void nb_figures_take(struct nb_figures *f, const struct nb_coll_comm *comm)
     take_waits(f, comm);
 }
 
+/* Keep the nodes with the largest numbers, the largest first. */
+static void keep_largest(struct nb_figures *f, int rank, uint32_t times)
+{
+    unsigned at = f->nwaited < NB_FIGURES_LATE ? f->nwaited++ : NB_FIGURES_LATE;
+
+    for (; at > 0 && f->waited[at - 1].times < times; at--)
+        if (at < NB_FIGURES_LATE)
+            f->waited[at] = f->waited[at - 1];
+    if (at < NB_FIGURES_LATE) {
+        f->waited[at].rank = rank;
+        f->waited[at].times = times;
+    }
+}
+
+void nb_figures_note_wait(struct nb_figures *f, const struct nb_coll_comm *comm, uint32_t *times)
+{
+    const int few = comm->nneighbors > 1 ? comm->nneighbors / 2 : 1;
+    int missing = 0;
+
+    if (comm->oldest >= comm->begun)
+        return;
+    for (int i = 0; i < comm->nneighbors; i++)
+        missing += nb_window_misses(comm, comm->neighbors[i]) ? 1 : 0;
+    f->waits++;
+    f->nwaited = 0;
+    for (int i = 0; i < comm->nneighbors; i++) {
+        const struct nb_peer *peer = comm->neighbors[i];
+
+        times[peer->rank] += missing <= few && nb_window_misses(comm, peer) ? 1 : 0;
+        if (times[peer->rank])
+            keep_largest(f, peer->rank, times[peer->rank]);
+    }
+}
+
 void nb_figures_take_residuals(struct nb_figures *f, const struct nb_coll_comm *comm)
 {
     struct nb_ef_report r;

@@ -111,6 +111,7 @@ static const struct metric of_communicator[] = {
     COMPUTED(waited, "waited_seconds", "Time since the oldest open window last progressed."),
     COMPUTED(late_peers, "late_peers", "Nodes that the oldest open window waits for at present."),
     COUNT(nb_figures, late_reports, "late_reports_total", "Log lines about late nodes (NIBBLE_LATE_REPORT)."),
+    COUNT(nb_figures, waits, "wait_checks_total", "Checks, one a second, that found an open window."),
     COMPUTED(silence, "peer_silence_seconds", "Longest silence of a connected node."),
     COMPUTED(failed, "failed", "1 when the communicator has failed."),
     COMPUTED(closed, "closed", "1 when the communicator is closed and its figures are final."),
@@ -209,6 +210,13 @@ static double one(const void *v)
 
 static const struct metric of_late[] = {
     COMPUTED(one, "late_peer", "1 for each node that the oldest open window waits for at present."),
+};
+
+static const struct metric of_waited[] = {
+    COMPUTED(value_of, "waited_for_total",
+             "Of wait_checks_total: the oldest open window lacked data of this node and had those of half of "
+             "the nodes or more. "
+             "The 16 nodes with most."),
 };
 
 static double nmse_of_signature(const void *v)
@@ -329,6 +337,18 @@ static bool late_ones(const struct nb_figures *f, unsigned i, struct item *it)
     return true;
 }
 
+static bool waited_ones(const struct nb_figures *f, unsigned i, struct item *it)
+{
+    char rank[16];
+
+    if (i >= f->nwaited)
+        return false;
+    it->figure = &f->waited[i].times;
+    snprintf(rank, sizeof(rank), "%d", f->waited[i].rank);
+    label(it, "peer", rank);
+    return true;
+}
+
 static void label_signature(struct item *it, const struct nb_sig_report *r)
 {
     char rule[128];
@@ -375,6 +395,7 @@ static const struct scope {
     SCOPE(reasons, of_reason),
     SCOPE(records, of_record),
     SCOPE(late_ones, of_late),
+    SCOPE(waited_ones, of_waited),
     SCOPE(signatures, of_signature),
     SCOPE(signature_reasons, of_signature_reason),
 };

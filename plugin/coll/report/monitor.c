@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread that writes metrics and hang reports while a job runs. */
+/* The thread that writes metrics and hang reports, and answers nibble-top, while a job runs. */
 #include <errno.h>
 #include <locale.h>
 #include <pthread.h>
@@ -29,6 +29,7 @@ struct entry {
     struct entry *next;
     struct nb_coll_comm *comm; /* NULL: closed */
     struct nb_figures figures;
+    uint32_t *waited;      /* by node: nb_figures_note_wait. NULL: out of memory, or closed */
     uint64_t late_reports; /* at the last check */
     int error;
     struct nb_waits *failed; /* waits at its close after an error, else NULL */
@@ -48,6 +49,7 @@ struct nb_monitor {
     int period, late_report; /* seconds */
     struct output metrics, report;
     char *trigger;
+    int live; /* the socket of nibble-top. -1: none */
     /* For the periodic thread only. */
     int64_t written_ns;             /* time of the last metrics, of CLOCK_MONOTONIC. 0: never */
     uint64_t steps, moved;          /* of the engine, and of windows, at the last check */
@@ -129,18 +131,53 @@ static char *format(struct nb_monitor *m, size_t *bytes)
     return text;
 }
 
-static void write_metrics(struct nb_monitor *m)
+/* Return present figures as text, as `format`. */
+static char *take_text(struct nb_monitor *m, size_t *bytes)
 {
-    size_t bytes = 0;
     char *text;
 
     pthread_mutex_lock(&m->lock);
     for (struct entry *e = m->entries; e; e = e->next)
         refresh(e);
-    text = format(m, &bytes);
+    text = format(m, bytes);
     pthread_mutex_unlock(&m->lock);
+    return text;
+}
+
+static void write_metrics(struct nb_monitor *m)
+{
+    size_t bytes = 0;
+    char *text = take_text(m, &bytes);
+
     told(&m->metrics, text ? nb_out_file_replace(m->metrics.path, text, bytes) : -ENOMEM);
     free(text);
+}
+
+/* ---- live queries ------------------------------------------------------------------------------------ */
+
+static void answer(struct nb_monitor *m)
+{
+    const int fd = nb_live_accept(m->live);
+    size_t bytes = 0;
+    char *text;
+
+    if (fd < 0)
+        return;
+    text = take_text(m, &bytes);
+    nb_live_answer(fd, text, text ? bytes : 0);
+    free(text);
+}
+
+/* Note whom the communicators wait for. */
+static void note_waits(struct nb_monitor *m)
+{
+    pthread_mutex_lock(&m->lock);
+    for (struct entry *e = m->entries; e; e = e->next)
+        if (e->comm && e->waited && nb_turn_lock_ask(&e->comm->progress_lock, LOCK_MS)) {
+            nb_figures_note_wait(&e->figures, e->comm, e->waited);
+            nb_turn_lock_give(&e->comm->progress_lock);
+        }
+    pthread_mutex_unlock(&m->lock);
 }
 
 /* ---- hang reports ------------------------------------------------------------------------------------ */
@@ -281,6 +318,9 @@ static void turn(void *arg)
     const char *why;
 
     uselocale(m->plain);
+    note_waits(m);
+    if (m->live >= 0)
+        answer(m);
     if (m->report.path) {
         const bool asked = triggered(m);
 
@@ -314,6 +354,7 @@ static void last(void *arg)
 static void free_entry(struct entry *e)
 {
     free(e->failed);
+    free(e->waited);
     free(e);
 }
 
@@ -326,6 +367,8 @@ static void release(void *arg)
         m->entries = e->next;
         free_entry(e);
     }
+    if (m->live >= 0)
+        close(m->live);
     free(m->metrics.path);
     free(m->report.path);
     free(m->trigger);
@@ -383,6 +426,7 @@ static struct nb_monitor *make(const struct nb_context *ctx, const _Atomic uint6
         return NULL;
     }
     pthread_mutex_init(&m->lock, NULL);
+    m->live = -1;
     m->engine = steps;
     m->period = (int)ctx->params->metrics_period;
     m->late_report = (int)ctx->params->late_report;
@@ -404,14 +448,16 @@ struct nb_monitor *nb_monitor_open(const struct nb_context *ctx, const _Atomic u
     struct nb_monitor *m;
     int err;
 
-    if (!ctx->params->metrics[0] && !ctx->params->hang_report[0])
+    if (!ctx->params->metrics[0] && !ctx->params->hang_report[0] && !ctx->params->live)
         return NULL;
     m = make(ctx, steps);
+    if (m && ctx->params->live)
+        m->live = nb_live_open(ctx->label);
     work.arg = m;
     err = m ? nb_periodic_begin(&work, ctx->label, &m->periodic) : ENOMEM;
     if (!err)
         return m;
-    NB_WARN("NIBBLE_METRICS, NIBBLE_HANG_REPORT: cannot start the thread that writes: %s", strerror(err));
+    NB_WARN("NIBBLE_METRICS, NIBBLE_HANG_REPORT, NIBBLE_LIVE: cannot start their thread: %s", strerror(err));
     if (m)
         release(m);
     return NULL;
@@ -429,6 +475,7 @@ void nb_monitor_add(struct nb_monitor *m, struct nb_coll_comm *comm)
         return;
     }
     e->comm = comm;
+    e->waited = calloc((size_t)comm->nnodes, sizeof(*e->waited));
     pthread_mutex_lock(&m->lock);
     e->figures.serial = ++m->serial;
     for (end = &m->entries; *end; end = &(*end)->next)
@@ -472,6 +519,8 @@ void nb_monitor_remove(struct nb_monitor *m, struct nb_coll_comm *comm)
         if (m->report.path && e->figures.error)
             e->failed = look_at(comm);
         e->comm = NULL;
+        free(e->waited);
+        e->waited = NULL;
         forget(m);
     }
     pthread_mutex_unlock(&m->lock);

@@ -19,7 +19,7 @@ void nb_coll_get_stats(struct nb_coll_comm *comm, struct nb_coll_stats *stats);
 
 /*
  * The monitor writes files while the job runs: metrics (NIBBLE_METRICS) and hang reports
- * (NIBBLE_HANG_REPORT). Its thread copies the state of each communicator under its progress_lock, for
+ * (NIBBLE_HANG_REPORT). It also shows nibble-top the metrics (NIBBLE_LIVE). Its thread copies the state of each communicator under its progress_lock, for
  * microseconds, and does all work on files (base/periodic.h), so that the engine and NCCL's
  * threads never wait for a file system.
  *
@@ -32,8 +32,11 @@ void nb_coll_get_stats(struct nb_coll_comm *comm, struct nb_coll_stats *stats);
  * A file that cannot be written is reported once, with the setting, and tried again.
  */
 
+/* Abstract Unix sockets at which processes show their metrics have this prefix (internal.h). */
+#define NB_LIVE_PREFIX "nibble/"
+
 /* Start the monitor of node `ctx`, whose engine counts its steps in *steps and outlives the monitor. Return
- * NULL when both settings are empty, or when it fails, which is logged. */
+ * NULL when no setting wants it, or when it fails, which is logged. */
 struct nb_monitor *nb_monitor_open(const struct nb_context *ctx, const _Atomic uint64_t *steps);
 /* Add a connected communicator. Remove it when the engine has let go of it, before it is freed. Any thread.
  * Both may wait for a copy, never for a file. `monitor` may be NULL. */
