@@ -9,11 +9,13 @@ gradients and weights as the NCCL plugin would between N nodes.
     local.DataParallel   N nodes' data parallelism with one model in one process
     report.Comparison    delivered gradients against exact ones, as a table and plots
 
-This file imports only Cluster and the codec, so that NumPy users do not need PyTorch. docs/own-model.md shows how to judge a
+`python -m nibble_codec` shows whether it works here. This file imports only Cluster and the codec, so that NumPy users do not need PyTorch. docs/own-model.md shows how to judge a
 model with it.
 """
 from ._codec import decode, encode, encode_bound
 from ._library import Error, library_path, version
 from .cluster import Cluster, Figures
 
-__all__ = ["Cluster", "Error", "Figures", "decode", "encode", "encode_bound", "library_path", "version"]
+__version__ = version().partition(" ")[0]  # of the library, which is released together with this module
+
+__all__ = ["Cluster", "Error", "Figures", "__version__", "decode", "encode", "encode_bound", "library_path", "version"]

@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The codec alone: values to coded bytes and back. docs/wire-format.md specifies the bytes."""
+from __future__ import annotations
+
 import ctypes
+from typing import Optional
 
 from . import _library
-from ._arrays import TYPES, View
+from ._arrays import TYPES, Array, View
 
 CODECS = {"raw": 0, "int4": 1, "int8": 2}
 
 
-def _codec(name):
+def _codec(name: str) -> int:
     if name not in CODECS:
         raise ValueError(f"codec {name}: it must be one of {', '.join(CODECS)}")
     return CODECS[name]
 
 
-def encode_bound(codec, type, count):
+def encode_bound(codec: str, type: str, count: int) -> int:
     """Return the largest number of bytes that `count` values take."""
-    return _library.get("nb_encode_bound")(_codec(codec), TYPES[type], count)
+    return int(_library.get("nb_encode_bound")(_codec(codec), TYPES[type], count))
 
 
-def encode(values, codec="int4", type=None, first=0):
+def encode(values: Array, codec: str = "int4", type: Optional[str] = None, first: int = 0) -> bytes:
     """Return the coded bytes of an array, the part of a rank's block that begins at value `first`."""
     view = View(values, type)
     room = ctypes.create_string_buffer(max(1, encode_bound(codec, view.type, view.count)))
@@ -28,7 +31,7 @@ def encode(values, codec="int4", type=None, first=0):
     return room.raw[:length]
 
 
-def decode(coded, out, codec="int4", type=None, first=0):
+def decode(coded: bytes, out: Array, codec: str = "int4", type: Optional[str] = None, first: int = 0) -> Array:
     """Decode into the array `out`, which has as many values as were encoded. Return it."""
     view = View(out, type, writes=True)
     _library.call("nb_decode", _codec(codec), TYPES[view.type], ctypes.cast(ctypes.c_char_p(coded), ctypes.c_void_p),

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """libnibble-codec.so: its place, and its functions as include/nibble/codec.h and emulate.h declare them."""
+from __future__ import annotations
+
 import ctypes
 import errno
 import os
+from typing import Any, Iterator, Tuple
 
 SONAME = "libnibble-codec.so.0"
 
@@ -32,7 +35,7 @@ class FiguresStruct(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in COUNTS] + [("encode", EncodeStats)]
 
 
-def _candidates():
+def _candidates() -> Iterator[str]:
     if os.environ.get("NB_CODEC"):
         yield os.environ["NB_CODEC"]
         return
@@ -43,7 +46,7 @@ def _candidates():
         yield os.path.normpath(os.path.join(here, up, SONAME))
 
 
-def _load():
+def _load() -> Tuple[ctypes.CDLL, str]:
     tried = []
     for path in _candidates():
         try:
@@ -74,9 +77,9 @@ for _name, _result, _arguments in (
     _function.argtypes = _arguments
 
 
-def call(name, *arguments):
+def call(name: str, *arguments: Any) -> int:
     """Call a function that returns 0 or more, or a negative errno."""
-    result = getattr(_lib, name)(*arguments)
+    result = int(getattr(_lib, name)(*arguments))
     if result < 0:
         code = -result
         if code == errno.EINVAL:
@@ -85,7 +88,7 @@ def call(name, *arguments):
     return result
 
 
-def open_emulation(config):
+def open_emulation(config: Config) -> ctypes.c_void_p:
     """Return the handle of a new emulation. An exception has the lines that say why there is none."""
     handle = ctypes.c_void_p()
     result = _lib.nb_emulate_open(ctypes.byref(config), ctypes.byref(handle))
@@ -95,15 +98,15 @@ def open_emulation(config):
     return handle
 
 
-def get(name):
+def get(name: str) -> Any:
     return getattr(_lib, name)
 
 
-def library_path():
+def library_path() -> str:
     """Return the path of the loaded file."""
     return _path
 
 
-def version():
+def version() -> str:
     """Return version and commit of the library."""
-    return _lib.nb_emulate_version().decode()
+    return str(_lib.nb_emulate_version().decode())

@@ -10,12 +10,21 @@ sum them, in buckets like DDP's.
         nodes.reduce()                      # puts the delivered mean into .grad
         optimizer.step()
 """
+from __future__ import annotations
+
+from typing import Iterable, List, Optional
+
 import torch
 
+from .cluster import Cluster
+from .report import Comparison, exact_sum
 
-def buckets(parameters, bucket_mb=25.0, first_mb=1.0):
+
+def buckets(parameters: Iterable[torch.nn.Parameter], bucket_mb: float = 25.0,
+            first_mb: float = 1.0) -> List[List[torch.nn.Parameter]]:
     """Return buckets like DDP's: parameters from the last to the first, of one type, a small bucket first."""
-    made, bytes_left = [], 0
+    made: List[List[torch.nn.Parameter]] = []
+    bytes_left = 0.0
     for p in reversed(list(parameters)):
         size = p.numel() * p.element_size()
         if not made or size > bytes_left or made[-1][0].dtype != p.dtype:
@@ -29,14 +38,18 @@ def buckets(parameters, bucket_mb=25.0, first_mb=1.0):
 class DataParallel:
     """cluster: a Cluster, or None for the mean in double precision, rounded once, as a baseline."""
 
-    def __init__(self, model, cluster, nodes=None, bucket_mb=25.0, comparison=None):
-        self.cluster, self.nodes, self.comparison = cluster, cluster.nodes if cluster else nodes, comparison
+    def __init__(self, model: torch.nn.Module, cluster: Optional[Cluster], nodes: Optional[int] = None,
+                 bucket_mb: float = 25.0, comparison: Optional[Comparison] = None) -> None:
+        if cluster is None and nodes is None:
+            raise ValueError("without a cluster, nodes has to say how many there are")
+        self.cluster, self.comparison = cluster, comparison
+        self.nodes: int = cluster.nodes if cluster else nodes or 0
         self.names = {id(p): name for name, p in model.named_parameters()}
         self.buckets = buckets((p for p in model.parameters() if p.requires_grad), bucket_mb)
         self.sent = [[torch.zeros(sum(p.numel() for p in bucket), dtype=bucket[0].dtype) for _ in range(self.nodes)]
                      for bucket in self.buckets]
 
-    def collect(self, node):
+    def collect(self, node: int) -> None:
         """Take the gradients of `node` from .grad, and set that to None."""
         for bucket, sent in zip(self.buckets, self.sent):
             at = 0
@@ -49,9 +62,10 @@ class DataParallel:
                 p.grad = None
                 at += p.numel()
 
-    def reduce(self):
+    def reduce(self) -> None:
+        """Sum the collected gradients, and put the delivered mean into .grad."""
         for number, (bucket, sent) in enumerate(zip(self.buckets, self.sent)):
-            exact = sum(s.double() for s in sent) if self.comparison or not self.cluster else None
+            exact = exact_sum(sent) if self.comparison or not self.cluster else sent[0]
             mean = self.cluster.all_reduce(sent, buffer=number)[0] if self.cluster else exact.to(sent[0].dtype)
             at = 0
             for p in bucket:

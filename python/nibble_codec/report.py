@@ -1,19 +1,76 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare delivered gradients with exact ones, by parameter and by step: as a table, as CSV files, and as plots with matplotlib
-(without it as files for gnuplot).
+"""Compare delivered gradients with exact ones, by parameter and by step: as a table, as CSV files, as dictionaries for
+Weights & Biases or TensorBoard, and as plots with matplotlib (without it as files for gnuplot).
 
     1 - cos   distance in direction of the delivered sum from the exact one; about half the square of the angle
     NMSE      energy of the difference over energy of the exact sum
     bits      on the wire a value, headers included
 """
+from __future__ import annotations
+
 import csv
 import math
 import os
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from ._arrays import is_tensor
+from ._arrays import Array, is_tensor
+from .cluster import Figures
+
+Point = Tuple[int, float]             # step, value
+Row = Tuple[int, float, float, float]  # step, 1 - cos of all values, NMSE, bits a value
+
+# 97.5 % quantiles of Student's t, by degrees of freedom from 1 on.
+T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 
 
-def _moments(exact, delivered):
+class Verdict(NamedTuple):
+    """What coding does to a final loss, beside what the seed does to it."""
+    mean: float    # of coded less exact, over the seeds
+    half: float    # half the width of its 95 % interval; nan with one seed
+    spread: float  # standard deviation of the exact loss between seeds; nan with one seed
+    seeds: int
+
+    @property
+    def seen(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.seeds > 1 and abs(self.mean) > self.half
+
+    def __str__(self) -> str:
+        if self.seeds < 2:
+            return f"coding changes the loss by {self.mean:+.4f} with one seed: two and more tell whether that means anything"
+        text = (f"coding changes the loss by {self.mean:+.4f} +- {self.half:.4f} (95 %, {self.seeds} seeds), "
+                f"seeds by {self.spread:.4f}: ")
+        if not self.seen:
+            return text + "no difference seen"
+        size = "less than seeds do" if abs(self.mean) < self.spread else "more than seeds do"
+        return text + ("worse, by " if self.mean > 0 else "better, by ") + size
+
+
+def verdict(exact: Sequence[float], coded: Sequence[float]) -> Verdict:
+    """Compare final losses of pairs of runs, exact and coded, each pair from a seed of its own."""
+    if len(exact) != len(coded) or not exact:
+        raise ValueError(f"{len(exact)} exact losses and {len(coded)} coded ones are no pairs")
+    n, differences = len(exact), [c - e for e, c in zip(exact, coded)]
+    mean = sum(differences) / n
+    if n == 1:
+        return Verdict(mean, math.nan, math.nan, 1)
+    return Verdict(mean, T[min(n - 1, len(T)) - 1] * _deviation(differences) / math.sqrt(n), _deviation(exact), n)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else math.nan
+
+
+def exact_sum(parts: Sequence[Array]) -> Array:
+    """Return the sum of tensors in double precision, in their order."""
+    total = parts[0].double()
+    for part in parts[1:]:
+        total = total + part.double()
+    return total
+
+
+def _moments(exact: Array, delivered: Array) -> Tuple[float, float, float, float]:
     """Energies of both and of their difference, and their product, in double precision."""
     if is_tensor(exact):
         a, b = exact.detach().double().reshape(-1), delivered.detach().double().reshape(-1)
@@ -25,7 +82,7 @@ def _moments(exact, delivered):
     return float(a @ a), float(b @ b), float(d @ d), float(a @ b)
 
 
-def _figures(m):
+def _figures(m: Sequence[float]) -> Tuple[float, float]:
     """1 - cos and NMSE. 1 - cos comes from the difference: with the product alone it would drown in rounding."""
     aa, bb, dd, _ = m
     if not aa > 0 or not bb > 0:
@@ -38,17 +95,19 @@ class Comparison:
     """skip: number of first steps that the table leaves out (steps of the warm-up are exact). A step ends with step(), or when
     add() gets a name that the step has already."""
 
-    def __init__(self, skip=0):
+    def __init__(self, skip: int = 0) -> None:
         self.skip = skip
-        self.parameters = {}  # name: [values, steps, sum of 1 - cos, largest, sum of NMSE]
-        self.steps = []       # (step, 1 - cos of all values, NMSE, bits a value) of each ended step
-        self.losses = {}      # name: [(step, loss)]
+        self.parameters: Dict[str, List[float]] = {}  # name: [values, steps, sum of 1 - cos, largest, sum of NMSE]
+        self.steps: List[Row] = []                    # of each ended step
+        self.losses: Dict[str, Dict[int, List[Point]]] = {}  # by name, and by seed
+        self.final: Dict[str, List[float]] = {}       # final losses by name, one a seed
         self._now = [0.0] * 4
-        self._names = set()   # of the current step
-        self._sent = None, 4  # figures and bytes a value, of the last add()
+        self._names: set[str] = set()                 # of the current step
+        self._sent: Tuple[Optional[Figures], int] = (None, 4)  # figures and bytes a value, of the last add()
         self._before = (0, 0)
+        self._run_at = 0                              # steps of earlier runs
 
-    def add(self, name, exact, delivered, figures=None, value_bytes=4):
+    def add(self, name: str, exact: Array, delivered: Array, figures: Optional[Figures] = None, value_bytes: int = 4) -> None:
         """Add a parameter of the current step: its exact sum, and the delivered one. figures: as for step(), where nothing calls
         step()."""
         if name in self._names:
@@ -57,7 +116,7 @@ class Comparison:
         self._sent = figures, value_bytes
         m = _moments(exact, delivered)
         self._now = [a + b for a, b in zip(self._now, m)]
-        if len(self.steps) < self.skip:
+        if len(self.steps) - self._run_at < self.skip:
             return
         cos, nmse = _figures(m)
         p = self.parameters.setdefault(name, [exact.numel() if is_tensor(exact) else exact.size, 0, 0.0, 0.0, 0.0])
@@ -66,7 +125,7 @@ class Comparison:
         p[3] = max(p[3], cos)
         p[4] += nmse
 
-    def step(self, figures=None, value_bytes=4):
+    def step(self, figures: Optional[Figures] = None, value_bytes: int = 4) -> None:
         """End the step. figures: the Cluster's, for the bits per value."""
         self.steps.append(self._row(figures, value_bytes))
         if figures:
@@ -74,35 +133,65 @@ class Comparison:
         self._now = [0.0] * 4
         self._names = set()
 
-    def _row(self, figures, value_bytes):
+    def _row(self, figures: Optional[Figures], value_bytes: int) -> Row:
         bits = float("nan")
         if figures:
             sent, wire = figures.bytes - self._before[0], figures.wire_bytes - self._before[1]
             bits = 8.0 * value_bytes * wire / sent if sent else float("nan")
-        return (len(self.steps), *_figures(self._now), bits)
+        return (len(self.steps) - self._run_at, *_figures(self._now), bits)
 
-    def all_steps(self):
+    def all_steps(self) -> List[Row]:
         """Return the rows of `steps`, and a row of the current step if it has any values."""
         return self.steps + ([self._row(*self._sent)] if self._names else [])
 
-    def loss(self, name, step, value):
+    def loss(self, name: str, step: int, value: float, seed: int = 1) -> None:
         """Add a point to a loss curve: "exact", "nibble", ..."""
-        self.losses.setdefault(name, []).append((step, float(value)))
+        self.losses.setdefault(name, {}).setdefault(seed, []).append((step, float(value)))
 
-    def rows(self):
+    def finish(self, name: str, value: float) -> None:
+        """Note the final loss of a run, for verdict(): pairs of "exact" and "nibble" in the order of seeds."""
+        self.final.setdefault(name, []).append(float(value))
+
+    def begin_run(self) -> None:
+        """Begin another run with another cluster. Its steps count from 0 again."""
+        if self._names:
+            self.step(*self._sent)
+        self._before, self._run_at = (0, 0), len(self.steps)
+
+    def verdict(self) -> Optional[Verdict]:
+        """Return what coding does to the final loss, or None without pairs of finish()."""
+        exact, coded = self.final.get("exact", []), self.final.get("nibble", [])
+        n = min(len(exact), len(coded))
+        return verdict(exact[:n], coded[:n]) if n else None
+
+    def scalars(self, prefix: str = "nibble/") -> Dict[str, float]:
+        """Return the last step's figures, and the last points of the loss curves, by name: for wandb.log(...), or for
+        add_scalar of TensorBoard's SummaryWriter, one after the other."""
+        found: Dict[str, float] = {}
+        rows = self.all_steps()
+        if rows:
+            found = {"1-cos": rows[-1][1], "nmse": rows[-1][2], "bits": rows[-1][3]}
+        for name, curves in self.losses.items():
+            found[f"loss/{name}"] = list(curves.values())[-1][-1][1]
+        return {prefix + name: value for name, value in found.items() if math.isfinite(value)}
+
+    def rows(self) -> List[Tuple[str, int, float, float, float]]:
         """Return (name, values, mean of 1 - cos, largest, mean NMSE) of each parameter, the worst first."""
-        rows = [(name, n, c / s, worst, e / s) for name, (n, s, c, worst, e) in self.parameters.items()]
+        rows = [(name, int(n), c / s, worst, e / s) for name, (n, s, c, worst, e) in self.parameters.items()]
         return sorted(rows, key=lambda row: -row[2])
 
-    def summary(self):
+    def _counted(self) -> List[Row]:
+        return [row for row in self.all_steps() if row[0] >= self.skip]
+
+    def summary(self) -> Dict[str, float]:
         """Return the means over the counted steps: {"1 - cos", "NMSE", "bits"}."""
-        counted = self.all_steps()[self.skip:]
+        counted = self._counted()
         if not counted:
             return {}
         mean = [sum(row[i] for row in counted) / len(counted) for i in (1, 2, 3)]
         return dict(zip(("1 - cos", "NMSE", "bits"), mean))
 
-    def table(self, most=None):
+    def table(self, most: Optional[int] = None) -> str:
         rows = self.rows()
         width = max([len(row[0]) for row in rows] + [9])
         lines = [f"{'parameter':{width}}  {'values':>10}  {'1 - cos':>9}  {'largest':>9}  {'NMSE':>9}"]
@@ -113,18 +202,22 @@ class Comparison:
         s = self.summary()
         if s:
             lines.append(f"{'all values':{width}}  {sum(row[1] for row in rows):10d}  {s['1 - cos']:9.2e}  {'':9}  "
-                         f"{s['NMSE']:9.2e}  {s['bits']:.2f} bits a value, {len(self.all_steps()) - self.skip} steps")
-        for name, curve in self.losses.items():
+                         f"{s['NMSE']:9.2e}  {s['bits']:.2f} bits a value, {len(self._counted())} steps")
+        for name in self.losses:
+            curve = self._mean_curve(name)
             tail = [v for _, v in curve[-max(1, len(curve) // 10):]]
             lines.append(f"loss, {name}: {curve[0][1]:.4f} at first, {sum(tail) / len(tail):.4f} over the last "
                          f"{len(tail)} of {len(curve)} points")
+        judged = self.verdict()
+        if judged:
+            lines.append(str(judged))
         return "\n".join(lines)
 
-    def write(self, folder):
+    def write(self, folder: str) -> List[str]:
         """Write parameters.csv, steps.csv, loss.csv, report.txt and plots into `folder`. Return the files."""
         os.makedirs(folder, exist_ok=True)
 
-        def put(name, head, rows):
+        def put(name: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
             with open(os.path.join(folder, name), "w", newline="", encoding="utf-8") as f:
                 writer = csv.writer(f)
                 writer.writerow(head)
@@ -133,8 +226,9 @@ class Comparison:
 
         files = [put("parameters.csv", ("parameter", "values", "1-cos", "largest", "nmse"), self.rows()),
                  put("steps.csv", ("step", "1-cos", "nmse", "bits"), self.all_steps()),
-                 put("loss.csv", ("curve", "step", "loss"),
-                     [(name, *point) for name, curve in self.losses.items() for point in curve])]
+                 put("loss.csv", ("curve", "seed", "step", "loss"),
+                     [(name, seed, *point) for name, curves in self.losses.items() for seed, curve in curves.items()
+                      for point in curve])]
         with open(os.path.join(folder, "report.txt"), "w", encoding="utf-8") as f:
             f.write(self.table() + "\n")
         files.append("report.txt")
@@ -147,47 +241,103 @@ class Comparison:
             files += self._matplotlib(folder)
         return [os.path.join(folder, name) for name in files]
 
-    def _matplotlib(self, folder):
+    def _mean_curve(self, name: str) -> List[Point]:
+        """Return the mean over the seeds at each step that all of them have."""
+        by_step: Dict[int, List[float]] = {}
+        for curve in self.losses[name].values():
+            for step, value in curve:
+                by_step.setdefault(step, []).append(value)
+        return [(step, sum(v) / len(v)) for step, v in sorted(by_step.items()) if len(v) == len(self.losses[name])]
+
+    def _differences(self, name: str, base: str) -> Dict[int, List[float]]:
+        """Return the losses of one curve less another's, by step, a value a seed."""
+        found: Dict[int, List[float]] = {}
+        for seed, curve in self.losses[name].items():
+            under = dict(self.losses[base].get(seed, []))
+            for step, value in curve:
+                if step in under:
+                    found.setdefault(step, []).append(value - under[step])
+        return found
+
+    def _band(self, base: str) -> Tuple[float, str]:
+        """Return the size of differences that mean nothing, and its name: of the last tenth of the exact losses, the
+        deviation between seeds, or with one seed from step to step."""
+        curves = list(self.losses[base].values())
+        tails = [[v for _, v in curve[-max(2, len(curve) // 10):]] for curve in curves]
+        if len(curves) > 1:
+            return _deviation([sum(tail) / len(tail) for tail in tails]), f"{len(curves)} seeds of the exact run"
+        return _deviation(tails[0]), "steps of the exact run"
+
+    def _matplotlib(self, folder: str) -> List[str]:
         import matplotlib.pyplot as plt
-        rows = self.rows()[:24][::-1]
-        figure, axes = plt.subplots(2, 2, figsize=(12, 8))
-        (bars, steps), (losses, difference) = axes
-        if rows:
-            bars.barh([row[0] for row in rows], [row[2] for row in rows])
-        bars.set_title("1 - cos by parameter, the largest")
-        bars.tick_params(axis="y", labelsize=6)
-        for column, name in ((1, "1 - cos"), (2, "NMSE")):
-            rows = self.all_steps()
-            steps.semilogy([s[0] for s in rows], [max(s[column], 1e-17) for s in rows], label=name)
-        steps.set_title("all values")
-        steps.legend()
-        for name, curve in self.losses.items():
-            losses.plot(*zip(*curve), label=name, linewidth=1)
-        losses.set_title("loss")
-        if self.losses:
-            losses.legend()
-            first, *others = self.losses
-            base = dict(self.losses[first])
-            for name in others:
-                pairs = [(step, loss - base[step]) for step, loss in self.losses[name] if step in base]
-                difference.plot(*zip(*pairs), label=f"{name} - {first}", linewidth=1)
-            if others:
-                difference.legend()
-        difference.set_title("loss, difference")
-        for axis in (steps, losses, difference):
-            axis.set_xlabel("step")
+        figure, axes = plt.subplots(2, 2, figsize=(12, 7.5))
+        (losses, difference), (steps, bars) = axes
+        self._plot_losses(losses, difference)
+        self._plot_errors(steps, bars)
+        judged = self.verdict()
+        figure.suptitle(str(judged) if judged else "coded beside exact", fontsize=11)
         figure.tight_layout()
         figure.savefig(os.path.join(folder, "report.png"), dpi=80)
         plt.close(figure)
         return ["report.png"]
 
-    def _gnuplot(self, folder):
-        curves = ", ".join(f"'loss.csv' using (strcol(1) eq '{name}' ? $2 : NaN):3 with lines title '{name}'"
-                           for name in self.losses)
+    def _plot_losses(self, losses: Any, difference: Any) -> None:
+        """On the left the curves, the first one wide and light so that it shows behind the others. On the right their
+        difference, beside the noise."""
+        widths = [(6.0, "#c9d1d9")] + 3 * [(1.3, "#0b7285")]
+        for (width, color), name in zip(widths, self.losses):
+            losses.plot(*zip(*self._mean_curve(name)), label=name, linewidth=width, color=color)
+        losses.set(title="loss", xlabel="step", ylabel="loss")
+        difference.set(title="loss: coded less exact", xlabel="step", ylabel="difference of loss")
+        if not self.losses:
+            return
+        losses.legend(frameon=False)
+        base, *others = self.losses
+        band, of = self._band(base)
+        if math.isfinite(band) and band > 0:
+            difference.axhspan(-band, band, color="#e9ecef", label=f"noise: +- one deviation of {of}")
+        difference.axhline(0, color="#868e96", linewidth=0.8)
+        for name in others:
+            found = self._differences(name, base)
+            window = max(1, len(found) // 20)
+            means = [sum(v) / len(v) for _, v in sorted(found.items())]
+            smooth = [sum(means[max(0, i - window + 1):i + 1]) / len(means[max(0, i - window + 1):i + 1])
+                      for i in range(len(means))]
+            difference.plot(sorted(found), smooth, linewidth=1.5, color="#0b7285",
+                            label=f"{name}, mean of {window} steps" if window > 1 else name)
+        difference.legend(frameon=False, fontsize=8)
+
+    def _plot_errors(self, steps: Any, bars: Any) -> None:
+        """Raw steps have an error of rounding only, fourteen decades lower: they are a shade, not points."""
+        rows = self.all_steps()
+        coded = [row for row in rows if row[2] > 1e-9]
+        first = coded[0][0] if coded else len(rows)
+        if first > 0:
+            steps.axvspan(0, first, color="#e9ecef", label="sent raw")
+        steps.plot([row[0] for row in coded], [100 * row[2] for row in coded], color="#0b7285", linewidth=1.2, label="coded")
+        s = self.summary()
+        bits = f", {s['bits']:.2f} bits a value" if s and math.isfinite(s["bits"]) else ""
+        steps.set(title="error of a step's sums" + bits, xlabel="step", ylabel="NMSE, % of the sum's energy")
+        steps.set_ylim(bottom=0)
+        steps.legend(frameon=False, fontsize=8)
+        worst = self.rows()[:10][::-1]
+        bars.barh([row[0] for row in worst], [100 * row[4] for row in worst], color="#74b9c4")
+        if s:
+            bars.axvline(100 * s["NMSE"], color="#0b7285", linewidth=1.2, label="all values")
+            bars.legend(frameon=False, fontsize=8, loc="lower right")
+        bars.set(title=f"the worst {len(worst)} of {len(self.rows())} parameters", xlabel="mean NMSE, % of the sum's energy")
+        bars.tick_params(axis="y", labelsize=7)
+
+    def _gnuplot(self, folder: str) -> List[str]:
+        """loss.csv has the columns curve, seed, step, loss."""
+        styles = ["lw 6 lc rgb '#c9d1d9'"] + 3 * ["lw 1.5 lc rgb '#0b7285'"]
+        curves = ", ".join(f"'loss.csv' using (strcol(1) eq '{name}' ? $3 : NaN):4 with lines {style} title '{name}'"
+                           for style, name in zip(styles, self.losses))
         with open(os.path.join(folder, "report.gp"), "w", encoding="utf-8") as f:
             f.write("# gnuplot report.gp\nset datafile separator ','\nset terminal pngcairo size 1200,500\n"
-                    "set output 'report.png'\nset multiplot layout 1,2\nset logscale y\nset xlabel 'step'\n"
-                    "plot 'steps.csv' every ::1 using 1:2 with lines title '1 - cos', "
-                    "'' every ::1 using 1:3 with lines title 'NMSE'\nunset logscale y\n"
+                    "set output 'report.png'\nset multiplot layout 1,2\nset xlabel 'step'\n"
+                    "set ylabel 'NMSE, % of the energy of the sum'\nset yrange [0:*]\n"
+                    "plot 'steps.csv' every ::1 using 1:($3 > 1e-9 ? 100 * $3 : NaN) with lines lw 1.5 lc rgb '#0b7285' "
+                    "title 'error of a step'\nset ylabel 'loss'\nset yrange [*:*]\n"
                     + (f"plot {curves}\n" if curves else "") + "unset multiplot\n")
         return ["report.gp"]

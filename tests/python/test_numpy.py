@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python module with NumPy: the arrays that it passes to the library and gets back. tests/emulate compares the
 library's nodes with the plugin. Here the test makes a sum from the codec alone. tests/python/test-numpy.sh runs it."""
+import os
+import re
+import subprocess
+import sys
 import unittest
 
 import numpy as np
@@ -195,6 +199,57 @@ class Report(unittest.TestCase):
         self.assertIn("4 steps", implied.table())
         self.assertLess(implied.all_steps()[5][3], 6)      # coded
         self.assertGreater(implied.all_steps()[2][3], 31)  # the warm-up
+
+    def test_verdict(self):
+        """Paired differences against their interval, and against the deviation between seeds."""
+        from nibble_codec.report import Comparison, verdict
+        exact = [2.60, 2.64, 2.68]
+        near = verdict(exact, [2.61, 2.63, 2.69])
+        self.assertFalse(near.seen)
+        self.assertAlmostEqual(near.mean, 0.01 / 3)
+        self.assertAlmostEqual(near.half, 4.30 * (0.04 / 3 ** 0.5 / 2) / 3 ** 0.5, places=3)
+        self.assertAlmostEqual(near.spread, 0.04)
+        self.assertRegex(str(near), r"by \+0\.0033 \+- 0\.0287 \(95 %, 3 seeds\), seeds by 0\.0400: no difference seen$")
+        self.assertRegex(str(verdict(exact, [e + 0.01 for e in exact])), "worse, by less than seeds do$")
+        self.assertRegex(str(verdict(exact, [e - 0.1 for e in exact])), "better, by more than seeds do$")
+        self.assertRegex(str(verdict([2.6], [2.7])), "with one seed: two and more tell")
+        with self.assertRaises(ValueError):
+            verdict(exact, exact[1:])
+        c = Comparison()
+        self.assertIsNone(c.verdict())
+        for e in exact:
+            c.finish("exact", e)
+            c.finish("nibble", e + 0.01)
+        self.assertIn("worse, by less", c.table())
+
+    def test_runs_and_scalars(self):
+        """Each run's warm-up is left out, and curves of several seeds have a mean. Trackers get the last step."""
+        from nibble_codec.report import Comparison
+        c, a = Comparison(skip=2), np.array([3.0, 4.0])
+        for seed in (1, 2):
+            c.begin_run()
+            for step in range(4):
+                c.loss("exact", step, 5 - step + seed, seed)
+                c.loss("nibble", step, 5 - step + seed + 0.5, seed)
+                c.add("p", a, a * (1.5 if step < 2 else 1.1))
+        self.assertEqual([row[0] for row in c.all_steps()], [0, 1, 2, 3] * 2)
+        self.assertAlmostEqual(c.summary()["NMSE"], 0.01)
+        self.assertAlmostEqual(c.rows()[0][4], 0.01)
+        self.assertIn("4 steps", c.table())
+        self.assertIn("loss, exact: 6.5000 at first, 3.5000 over the last 1 of 4 points", c.table())
+        found = c.scalars()
+        self.assertEqual(set(found), {"nibble/1-cos", "nibble/nmse", "nibble/loss/exact", "nibble/loss/nibble"})
+        self.assertAlmostEqual(found["nibble/nmse"], 0.01)
+        self.assertEqual(found["nibble/loss/nibble"], 4.5)
+
+    def test_version(self):
+        """The module has the library's version, and so has its project file."""
+        with open(os.path.join(os.path.dirname(nc.__file__), "..", "pyproject.toml"), encoding="utf-8") as f:
+            self.assertIn(f'version = "{nc.__version__}"', f.read())
+        self.assertTrue(nc.version().startswith(nc.__version__ + " "))
+        done = subprocess.run([sys.executable, "-m", "nibble_codec"], capture_output=True, text=True, check=True)
+        self.assertRegex(done.stdout, rf"nibble_codec {re.escape(nc.__version__)}, library (.|\n)*int4: 4\.\d+ bits a value, NMSE 0\.00\d+\n")
+        self.assertIn("all-reduce between 4 nodes: 4.3", done.stdout)
 
 
 if __name__ == "__main__":
