@@ -305,16 +305,24 @@ class Comparison:
                       for i in range(len(means))]
             difference.plot(sorted(found), smooth, linewidth=1.5, color="#0b7285",
                             label=f"{name}, mean of {window} steps" if window > 1 else name)
-        difference.legend(frameon=False, fontsize=8)
+        low, high = difference.get_ylim()
+        difference.set_ylim(low, high + 0.25 * (high - low))  # room for the legend above the band
+        difference.legend(frameon=False, fontsize=8, loc="upper left")
 
     def _plot_errors(self, steps: Any, bars: Any) -> None:
         """Raw steps have an error of rounding only, fourteen decades lower: they are a shade, not points."""
-        rows = self.all_steps()
-        coded = [row for row in rows if row[2] > 1e-9]
-        first = coded[0][0] if coded else len(rows)
+        errors: Dict[int, List[float]] = {}
+        for row in self.all_steps():
+            errors.setdefault(row[0], []).append(100 * row[2])
+        coded = {step: values for step, values in sorted(errors.items()) if max(values) > 1e-7}
+        first = min(coded, default=len(errors))
         if first > 0:
             steps.axvspan(0, first, color="#e9ecef", label="sent raw")
-        steps.plot([row[0] for row in coded], [100 * row[2] for row in coded], color="#0b7285", linewidth=1.2, label="coded")
+        if max(map(len, coded.values()), default=0) > 1:
+            steps.fill_between(list(coded), [min(v) for v in coded.values()], [max(v) for v in coded.values()],
+                               color="#c5e1e6", label="coded, range of the seeds")
+        steps.plot(list(coded), [sum(v) / len(v) for v in coded.values()], color="#0b7285", linewidth=1.2,
+                   label="coded, mean" if len(self.final.get("nibble", [])) > 1 else "coded")
         s = self.summary()
         bits = f", {s['bits']:.2f} bits a value" if s and math.isfinite(s["bits"]) else ""
         steps.set(title="error of a step's sums" + bits, xlabel="step", ylabel="NMSE, % of the sum's energy")
@@ -324,7 +332,7 @@ class Comparison:
         bars.barh([row[0] for row in worst], [100 * row[4] for row in worst], color="#74b9c4")
         if s:
             bars.axvline(100 * s["NMSE"], color="#0b7285", linewidth=1.2, label="all values")
-            bars.legend(frameon=False, fontsize=8, loc="lower right")
+            bars.legend(fontsize=8, loc="lower right")
         bars.set(title=f"the worst {len(worst)} of {len(self.rows())} parameters", xlabel="mean NMSE, % of the sum's energy")
         bars.tick_params(axis="y", labelsize=7)
 
