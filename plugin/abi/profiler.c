@@ -25,7 +25,7 @@ static const struct nb_launch_observer to_device = {
     .attached = nb_launch_attached,
     .begin = nb_launch_begin,
     .end = nb_launch_end,
-    .unused = nb_launch_unused,
+    .handed = nb_launch_handed,
     .posted = nb_launch_posted,
 };
 

@@ -13,6 +13,8 @@
 #include "coll/flow/flow.h"
 #include "coll/watch/watch.h"
 
+#define ABANDONED_NS INT64_C(2000000000) /* NCCL asks for open windows all the time */
+
 /* ---- closing ----------------------------------------------------------------------------------------- */
 
 /* Take up the request of the thread that closes (connect/close.c). */
@@ -122,6 +124,16 @@ static int busy(struct nb_coll_comm *comm)
            last->off + last->bytes < last->op->block * (uint64_t)comm->nnodes;
 }
 
+/* Return whether NCCL has stopped asking for windows that it waits for, as after ncclCommAbort. */
+static bool is_abandoned(struct nb_coll_comm *comm, int64_t now_ns)
+{
+    const bool asked = atomic_exchange_explicit(&comm->asked, 0, memory_order_relaxed);
+
+    if (asked || atomic_load(&comm->finished) == atomic_load(&comm->submitted))
+        comm->asked_ns = now_ns;
+    return now_ns - comm->asked_ns > ABANDONED_NS;
+}
+
 int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns)
 {
     int moved = 0;
@@ -139,7 +151,8 @@ int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns)
         if (nb_comm_failed(comm) && nb_abort_progress(comm, now_ns) && comm->state == NB_COMM_CLOSING)
             comm->state = NB_COMM_CLOSED; /* the call that met the error has returned it */
         if (comm->device->ops->turn)
-            comm->device_waits = comm->device->ops->turn(comm->device, busy(comm));
+            comm->device_waits = comm->device->ops->turn(
+                comm->device, nb_comm_failed(comm) || is_abandoned(comm, now_ns) ? -1 : busy(comm));
         comm->works_open = nb_device_has_works(comm);
     }
     if (comm->state == NB_COMM_CLOSED)

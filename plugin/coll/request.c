@@ -278,8 +278,10 @@ int nb_coll_test(struct nb_coll_req *req, int *done, size_t *size)
     err = nb_comm_shown_error(req->comm);
     if (err)
         return err;
-    if (atomic_load_explicit(&req->state, memory_order_acquire) != NB_REQ_DONE)
+    if (atomic_load_explicit(&req->state, memory_order_acquire) != NB_REQ_DONE) {
+        atomic_store_explicit(&req->comm->asked, 1, memory_order_relaxed);
         return nb_stuck_check(req->comm);
+    }
     *done = 1;
     if (size)
         *size = req->size;

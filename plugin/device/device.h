@@ -92,7 +92,8 @@ struct nb_device_ops {
      * it after blocking calls and before they use their results, which are undefined after a failure. */
     int (*failed)(struct nb_device *dev);
     /* Make the device's turn, in every iteration of the engine's loop. NULL in the table: without turns.
-     * `busy`: the communicator has unfinished windows, or an operation that expects more windows. Return 1
+     * `busy`: 1, the communicator has unfinished windows, or an operation that expects more windows. -1: its
+     * windows will not be finished, since it has failed or NCCL has given it up. 0 otherwise. Return 1
      * while the device has to be polled, because it may make progress without waking the engine's thread. */
     int (*turn)(struct nb_device *dev, int busy);
     /* Quiesce, and free the instance. The caller has freed all memory of `alloc` before. */
@@ -104,6 +105,8 @@ struct nb_device_ops {
      * the table: ignored. */
     int (*region)(struct nb_device *dev, const void *base, size_t bytes);
     void (*shares)(struct nb_device *dev, uint64_t comm_id);
+    /* Take note that the engine begins an operation that is no all-reduce. NULL in the table: ignored. */
+    void (*begins)(struct nb_device *dev);
 
     /* Return 1 when work that is submitted now will be done soon. The engine asks before it begins with a
      * window. 0: not yet, since the work's kernel has not begun and may wait for other communicators of this

@@ -128,26 +128,16 @@ void nccl_kernel(void *arg)
     atomic_store(&op->ended, 1);
 }
 
-static uint64_t launch_one(nb_cu_stream stream, uint64_t comm, struct operation *op, int unused)
+uint64_t launch(nb_cu_stream stream, uint64_t comm, struct operation *op, enum operations what)
 {
-    uint64_t number = nb_launch_begin(&ctx, GPU, comm, NODES, stream);
+    uint64_t number = nb_launch_begin(&ctx, GPU, comm, NODES, stream, what == ALL_REDUCE);
 
     fake_run(stream, nccl_kernel, op);
     nb_launch_end(&ctx, number);
-    if (unused)
-        nb_launch_unused(&ctx, number);
-    nb_launch_posted(&ctx, number);
+    if (what == GATHER)
+        nb_launch_handed(&ctx, GPU, comm);
+    nb_launch_posted(&ctx, number, what != ALL_REDUCE);
     return number;
-}
-
-uint64_t launch(nb_cu_stream stream, uint64_t comm, struct operation *op)
-{
-    return launch_one(stream, comm, op, 0);
-}
-
-uint64_t launch_unused(nb_cu_stream stream, uint64_t comm, struct operation *op)
-{
-    return launch_one(stream, comm, op, 1);
 }
 
 void serve(struct nb_device *dev, struct buffers *b, unsigned works)

@@ -79,11 +79,10 @@ struct operation {
     atomic_int begun, may_end, ended;
 };
 void nccl_kernel(void *operation);
+enum operations { ALL_REDUCE, GATHER, RING }; /* RING: no window of it comes to the engine */
 /* Launch it as NCCL does, with a codec kernel beside it. Return nb_launch_begin's number, which is invalid by
  * then. */
-uint64_t launch(nb_cu_stream stream, uint64_t comm, struct operation *op);
-/* The same, but no window of it comes to the engine. */
-uint64_t launch_unused(nb_cu_stream stream, uint64_t comm, struct operation *op);
+uint64_t launch(nb_cu_stream stream, uint64_t comm, struct operation *op, enum operations what);
 /* Do the engine's part for an operation whose kernel has begun. */
 void serve(struct nb_device *dev, struct buffers *b, unsigned works);
 

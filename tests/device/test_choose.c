@@ -28,9 +28,13 @@ static void test_choices(void)
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
     refused("CUDA_DEVICE_MAX_CONNECTIONS=1");
     nb_launch_attached(&ctx, GPU, 1);
-    refused("CUDA_DEVICE_MAX_CONNECTIONS=1"); /* also for a kernel beside NCCL's: the H100's run ended in
-                                                 the watchdog */
+    dev = open_device(1); /* both kernels in one launch */
+    CHECK(gpu_of(dev)->launches.how == NB_LAUNCH_RESIDENT);
+    close_device(dev);
+    settings("NIBBLE_GPU_LAUNCH", "behind");
+    refused("CUDA_DEVICE_MAX_CONNECTIONS=1");
     CHECK(!nb_cuda_takes_pointers(&ctx, -1, why, sizeof(why)) && strstr(why, "CUDA_DEVICE_MAX_CONNECTIONS"));
+    settings("NIBBLE_GPU_LAUNCH", NULL);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
     dev = open_device(1);
     CHECK(gpu_of(dev)->launches.how == NB_LAUNCH_RESIDENT);
@@ -47,10 +51,10 @@ static void test_choices(void)
     CHECK(gpu_of(dev)->launches.how == NB_LAUNCH_BATCH);
     close_device(dev);
     nb_launch_attached(&ctx, GPU, -1);
-    settings("NIBBLE_GPU_LAUNCH", "resident");
-    refused("NIBBLE_GPU_LAUNCH=resident");
-    settings("NIBBLE_GPU_LAUNCH", "before");
-    refused("NIBBLE_GPU_LAUNCH=before");
+    settings("NIBBLE_GPU_LAUNCH", "behind");
+    refused("NIBBLE_GPU_LAUNCH=behind");
+    settings("NIBBLE_GPU_LAUNCH", "together");
+    refused("NIBBLE_GPU_LAUNCH=together");
     settings("NIBBLE_GPU_LAUNCH", NULL);
     wish.gpu = -1;
     CHECK(nb_cuda_device_open(&ctx, &wish, &dev, why, sizeof(why)) == -ENODEV);
@@ -92,11 +96,11 @@ static void test_contexts(void)
     CHECK(nb_device_choose(&ctx, &wish, &dev) == 0 && gpu_of(dev)->launches.how == NB_LAUNCH_RESIDENT);
     close_device(dev);
     /* the other context's kernel is not this one's */
-    CHECK(nb_launch_begin(&ctx, GPU, COMM, NODES, stream) == 0);
+    CHECK(nb_launch_begin(&ctx, GPU, COMM, NODES, stream, true) == 0);
     nb_launch_attached(&other, GPU, 1);
     close_device(others);
     CHECK(nb_device_choose(&ctx, &wish, &dev) == 0 && nb_device_choose(&other, &wish, &others) == 0);
-    number = launch(stream, COMM, &op);
+    number = launch(stream, COMM, &op, ALL_REDUCE);
     CHECK(number != 0 && atomic_load(&gpu_of(dev)->launches.launched) == 1);
     CHECK(atomic_load(&gpu_of(others)->launches.launched) == 0);
     while (dev->ops->turn(dev, 0))

@@ -16,8 +16,14 @@ struct host {
     struct operation *op;
     unsigned n;
     atomic_uint done;
-    unsigned nothing; /* one launch in so many has no window for the engine */
+    unsigned ring; /* one launch in so many has no window for the engine */
+    int gathers;   /* only gathers besides: no all-reduces */
 };
+
+static enum operations kind(const struct host *h, unsigned i)
+{
+    return h->ring && i % h->ring == 0 ? RING : h->gathers || i % 2 ? GATHER : ALL_REDUCE;
+}
 
 static void *host_main(void *arg)
 {
@@ -26,18 +32,15 @@ static void *host_main(void *arg)
     for (unsigned i = 0; i < h->n; i++) {
         while (i >= atomic_load(&h->done) + AHEAD)
             usleep(50);
-        const int nothing = h->nothing && i % h->nothing == 0;
-        uint64_t number =
-            nothing ? launch_unused(h->stream, h->comm, &h->op[i]) : launch(h->stream, h->comm, &h->op[i]);
-        CHECK(number != 0);
-        if (nothing)
+        CHECK(launch(h->stream, h->comm, &h->op[i], kind(h, i)) != 0);
+        if (kind(h, i) == RING)
             atomic_store(&h->op[i].may_end, 1);
     }
     return NULL;
 }
 
 /* Run several communicators, each on its own stream and thread, with one engine. All kernels come and go. */
-static void run_launches(unsigned comms, unsigned n, unsigned nothing)
+static void run_launches(unsigned comms, unsigned n, unsigned ring, int gathers)
 {
     struct nb_device *dev[4] = {NULL};
     struct buffers b[4];
@@ -52,7 +55,8 @@ static void run_launches(unsigned comms, unsigned n, unsigned nothing)
         h[c].stream = fake_stream();
         h[c].comm = COMM + c;
         h[c].n = n;
-        h[c].nothing = nothing;
+        h[c].ring = ring;
+        h[c].gathers = gathers;
         CHECK((h[c].op = calloc(n, sizeof(*h[c].op))) != NULL);
     }
     g = gpu_of(dev[0]);
@@ -64,7 +68,9 @@ static void run_launches(unsigned comms, unsigned n, unsigned nothing)
         for (unsigned c = 0; c < comms; c++) {
             unsigned i = atomic_load(&h[c].done);
             if (i < n && atomic_load(&h[c].op[i].begun)) {
-                if (!nothing || i % nothing) {
+                if (kind(&h[c], i) == GATHER)
+                    dev[c]->ops->begins(dev[c]);
+                if (kind(&h[c], i) != RING) {
                     serve(dev[c], &b[c], random32() % 5);
                     atomic_store(&h[c].op[i].may_end, 1);
                 }
@@ -82,10 +88,10 @@ static void run_launches(unsigned comms, unsigned n, unsigned nothing)
         while (dev[c]->ops->turn(dev[c], 0) ||
                atomic_load(&g->launches.places)) /* until all marks are seen */
             usleep(20);
-        CHECK(atomic_load(&g->launches.launched) == n + g->launches.alone + g->launches.again);
+        CHECK(atomic_load(&g->launches.launched) == n + g->launches.alone);
         CHECK(__atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE) ==
               atomic_load(&g->launches.launched));
-        CHECK(atomic_load(&g->launches.open) == 0 && atomic_load(&g->launches.late) == 0);
+        CHECK(atomic_load(&g->launches.open) == 0);
     }
     fake_serves(0);
     for (unsigned c = 0; c < comms; c++) {
@@ -102,8 +108,8 @@ static void run_launches(unsigned comms, unsigned n, unsigned nothing)
 static void test_launches(int emulate, unsigned n)
 {
     fake = (struct fake_settings){.emulate = emulate};
-    run_launches(1, n, 0);
-    run_launches(3, n, 7);
+    run_launches(1, n, 0, 0);
+    run_launches(3, n, 7, 0);
 }
 
 struct replayer {
@@ -137,7 +143,7 @@ static void test_graph(void)
         usleep(20);
     fake_capture(stream);
     for (int i = 0; i < 2; i++)
-        CHECK(launch(stream, COMM, &op[i]) != 0);
+        CHECK(launch(stream, COMM, &op[i], ALL_REDUCE) != 0);
     r.graph = fake_capture_end(stream);
     for (int replay = 0; replay < 20; replay++) {
         memset(op, 0, sizeof(op));
@@ -154,9 +160,11 @@ static void test_graph(void)
         pthread_join(thread, NULL);
         /* an uncaptured one in between */
         struct operation eager = {0};
-        CHECK(launch(stream, COMM, &eager) != 0);
+        CHECK(launch(stream, COMM, &eager, replay % 2 ? GATHER : ALL_REDUCE) != 0);
         while (!atomic_load(&eager.begun))
             dev->ops->turn(dev, 0);
+        if (replay % 2)
+            dev->ops->begins(dev);
         serve(dev, &b, 2);
         atomic_store(&eager.may_end, 1);
         while (dev->ops->turn(dev, 0))
@@ -215,12 +223,12 @@ static void test_attach(void)
     fake = (struct fake_settings){0};
     dev = open_device(COMM);
     stream = fake_stream();
-    CHECK(nb_launch_begin(&ctx, GPU, stranger, NODES, stream) == 0);
-    CHECK(nb_launch_begin(&ctx, GPU, child, NODES, stream) == 0);
+    CHECK(nb_launch_begin(&ctx, GPU, stranger, NODES, stream, true) == 0);
+    CHECK(nb_launch_begin(&ctx, GPU, child, NODES, stream, true) == 0);
     dev->ops->shares(dev, child);
-    CHECK(nb_launch_begin(&ctx, GPU, stranger, NODES, stream) == 0);
+    CHECK(nb_launch_begin(&ctx, GPU, stranger, NODES, stream, true) == 0);
     struct operation op = {.may_end = 1};
-    CHECK(launch(stream, child, &op) != 0);
+    CHECK(launch(stream, child, &op, ALL_REDUCE) != 0);
     while (dev->ops->turn(dev, 0))
         usleep(20);
     fake_wait(stream);
@@ -245,8 +253,7 @@ static void test_lingers(void)
     g = gpu_of(dev);
     stream = fake_stream();
     const uint64_t before = __atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE);
-    CHECK(launch(stream, COMM, &op) != 0);
-    fake_wait(stream); /* NCCL's stream does not wait for the codec kernel */
+    CHECK(launch(stream, COMM, &op, ALL_REDUCE) != 0);
     fake_serves(1);
     while (__atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE) == before) {
         dev->ops->turn(dev, 1);
@@ -267,94 +274,78 @@ static void test_lingers(void)
     CHECK(g->launches.alone >= 1 && g->arena.grown >= 1);
     dev->ops->free(dev, NB_PLACE_STATE, more, 100 << 20);
     fake_serves(0);
+    fake_wait(stream);
     fake_stream_free(stream);
     free_buffers(&b);
     close_device(dev);
     CHECK(fake_alive() == 0);
 }
 
-/* Time for the engine that passes only where this test lets it. On a busy machine a thread may lose its
- * processor for longer than any wait of the engine here. */
-static _Atomic uint64_t test_time;
-
-static uint64_t test_clock(void *unused)
+/* An operation of which the engine is done ends its kernel although NCCL's goes on. */
+static void test_counts(void)
 {
-    (void)unused;
-    return atomic_load(&test_time);
-}
-
-static int turn_later(struct nb_device *dev, int open)
-{
-    const int more = dev->ops->turn(dev, open);
-
-    atomic_fetch_add(&test_time, 60 * NB_NS_PER_US); /* about as long as the pause */
-    usleep(20);
-    return more;
-}
-
-static uint64_t again(struct nb_launches *l)
-{
-    pthread_mutex_lock(&l->lock);
-    const uint64_t n = l->again;
-    pthread_mutex_unlock(&l->lock);
-    return n;
-}
-
-static int all_have_left(struct nb_launches *l)
-{
-    return __atomic_load_n(&l->ring->host->ring.ended, __ATOMIC_ACQUIRE) == atomic_load(&l->launched);
-}
-
-/* NCCL's launch returns only when the plugin's kernels have ended. The codec kernel leaves, and comes again
- * behind NCCL's. Where that happens each time, the plugin launches it there from the start. Work that must
- * follow NCCL's launch comes late as well, and the codec kernel does not wait for it. */
-static void test_stalls(void)
-{
+    struct operation op = {0};
     struct nb_device *dev;
     struct buffers b;
     nb_cu_stream stream;
-    struct nb_launches *l;
-    unsigned ahead = 0;
+    struct nb_gpu *g;
 
     fake = (struct fake_settings){0};
     dev = open_device(COMM);
     make_buffers(&b, dev);
-    /* It never passes faster than real time, which goes on afterwards. */
-    atomic_store(&test_time, nb_now_ns());
-    ctx.clock.now_ns = test_clock;
-    l = &gpu_of(dev)->launches;
+    g = gpu_of(dev);
     stream = fake_stream();
-    while (turn_later(dev, 0))
-        ;
-    const uint64_t alone = l->alone;
-    for (int i = 0; i < 10; i++) {
-        struct operation op = {0};
-        const uint64_t before = atomic_load(&l->launched);
-        const uint64_t number = nb_launch_begin(&ctx, GPU, COMM, NODES, stream);
-        const unsigned first = atomic_load(&l->launched) > before;
-        /* The kernel that is launched again during NCCL's launch is about to leave too. */
-        while (again(l) < 2 * ahead + first || !all_have_left(l))
-            turn_later(dev, 0);
-        fake_run(stream, nccl_kernel, &op);
-        nb_launch_end(&ctx, number);
-        while (!atomic_load(&op.begun) || !dev->ops->ready(dev))
-            turn_later(dev, 1);
-        turn_later(dev, 1); /* it has seen the codec kernel begin before there is work for it */
-        serve(dev, &b, 5);
-        atomic_store(&op.may_end, 1);
-        fake_wait(stream);
-        while (!all_have_left(l))
-            turn_later(dev, 0);
-        nb_launch_posted(&ctx, number);
-        while (turn_later(dev, 0) || atomic_load(&l->places)) /* until the engine sees the mark */
-            ;
-        ahead += first;
-        CHECK(again(l) == 2 * ahead); /* once before NCCL's launch returns, once behind it */
+    while (dev->ops->turn(dev, 0))
+        usleep(20);
+    const uint64_t before = __atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE);
+    const uint64_t alone = g->launches.alone;
+    CHECK(launch(stream, COMM, &op, GATHER) != 0);
+    while (!atomic_load(&op.begun))
+        dev->ops->turn(dev, 0); /* idle turns before the operation begins end nothing */
+    for (int i = 0; i < 100; i++)
+        dev->ops->turn(dev, 0);
+    CHECK(__atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE) == before);
+    dev->ops->begins(dev);
+    serve(dev, &b, 3);
+    while (__atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE) == before) {
+        dev->ops->turn(dev, 0);
+        usleep(20);
     }
-    CHECK(ahead == 8 && l->alone == alone);
-    ctx.clock.now_ns = NULL;
+    CHECK(g->launches.alone == alone);
+    atomic_store(&op.may_end, 1);
+    while (dev->ops->turn(dev, 0) || atomic_load(&g->launches.places))
+        usleep(20);
+    fake_wait(stream);
     fake_stream_free(stream);
     free_buffers(&b);
+    close_device(dev);
+    CHECK(fake_alive() == 0);
+}
+
+/* Another thread spoils the capture, and NCCL's launch fails. A warning says why, and the next launch goes. */
+static void test_invalidated(void)
+{
+    struct operation lost = {0}, op = {.may_end = 1};
+    struct nb_device *dev;
+    nb_cu_stream stream;
+    struct nb_gpu *g;
+
+    fake = (struct fake_settings){.invalidated = 1};
+    dev = open_device(COMM);
+    g = gpu_of(dev);
+    stream = fake_stream();
+    const uint64_t launched = atomic_load(&g->launches.launched);
+    CHECK(launch(stream, COMM, &lost, ALL_REDUCE) != 0);
+    CHECK(strstr(last_warning, "cudaDeviceSynchronize") && strstr(last_warning, "NIBBLE_GPU_LAUNCH=behind"));
+    CHECK(!dev->ops->failed(dev) && !atomic_load(&g->launches.open) && !atomic_load(&g->launches.places));
+    CHECK(atomic_load(&g->launches.launched) == launched && !atomic_load(&lost.begun));
+    fake.invalidated = 0;
+    CHECK(launch(stream, COMM, &op, ALL_REDUCE) != 0);
+    while (dev->ops->turn(dev, 0) || atomic_load(&g->launches.places))
+        usleep(20);
+    fake_wait(stream);
+    CHECK(atomic_load(&op.ended));
+    fake_stream_free(stream);
     close_device(dev);
     CHECK(fake_alive() == 0);
 }
@@ -373,11 +364,21 @@ int main(void)
     test_graph();
     test_attach();
     test_lingers();
-    settings("NIBBLE_GPU_LAUNCH", "before");
+    test_counts();
+    test_invalidated();
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1); /* gathers without a mark */
+    run_launches(3, quick ? 40 : 150, 7, 1);
+    run_launches(2, 20, 3, 0);
+    unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    fake = (struct fake_settings){.no_update = 1};
+    run_launches(1, 20, 0, 0);
+    fake = (struct fake_settings){.blocking = 1};
+    run_launches(2, 40, 7, 0);
+    settings("NIBBLE_GPU_LAUNCH", "behind");
     test_launches(0, getenv("NB_LONG_TESTS") ? 20000 : quick ? 40 : 150);
     test_graph();
     test_lingers();
-    test_stalls();
+    test_counts();
     settings("NIBBLE_GPU_LAUNCH", NULL);
     nb_launch_attached(&ctx, GPU, -1);
     fixture_close();

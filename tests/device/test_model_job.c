@@ -10,8 +10,8 @@
  * Configurations, by the seed (`configure`): 1, 8 and 32 hardware queues, lazy and eager loading, graphs with
  * their branches submitted in each order, another thread that loads and frees at any moment, an engine that
  * is held up for long, and a launch of a codec kernel that fails, so that the job gives up its communicators.
- * Each runs with codec kernels launched behind NCCL's and before. Behind NCCL's there is no thread that
- * loads, because it would stop both.
+ * Each runs with both kernels launched by one call, and with codec kernels behind NCCL's. Behind NCCL's there
+ * is no thread that loads, because it would stop both.
  *
  *     test_model_job                 some steps of each configuration, with NB_LONG_TESTS ten thousand
  *     test_model_job SEED [STEPS]    one seed
@@ -33,6 +33,7 @@
     4 /* data, tensor, expert and pipeline. With graphs, the last one's operations run from a graph */
 #define WINDOWS 6
 #define CHANNELS 16u
+#define HELD_UP (20 * MODEL_MS) /* an engine is held up for so long, with faults */
 #define COMM_ID(rank, c) (UINT64_C(100) * ((uint64_t)(c) + 1) + 0 * (uint64_t)(rank))
 #define CHILD_ID 900u
 
@@ -49,6 +50,7 @@
 struct operation {
     struct model_kernel nccl;
     int handed;         /* NCCL has handed it to its proxy */
+    int counted;        /* the engine has noted that it begins */
     int posted, served; /* windows handed over, windows done */
     int64_t peer_ns;    /* earliest time of the peer's windows */
     int busy;
@@ -80,7 +82,7 @@ static struct {
     struct comm comm[RANKS][COMMS];
     struct model_thread *engine[RANKS], *job[RANKS];
     nb_cu_stream compute[RANKS];
-    int steps, graphs, faults, over[RANKS], ready[RANKS], hangs, ends;
+    int steps, graphs, faults, behind, over[RANKS], ready[RANKS], hangs, ends;
     int loaded[32][MODEL_GPUS], grown[COMMS][MODEL_GPUS];
     int64_t grown_bytes, refusals;
 } now;
@@ -153,6 +155,12 @@ static int serve_on_cpu(struct comm *c)
     return moved;
 }
 
+/* Return whether a communicator's operations are all-reduces, whose end the plugin cannot count. */
+static int is_sum(const struct comm *c)
+{
+    return (c - now.comm[c >= now.comm[1]]) % 2 == 1;
+}
+
 /* Do the engine's round for one communicator: hand over, take back, tell the device. */
 static int serve(struct comm *c)
 {
@@ -163,6 +171,9 @@ static int serve(struct comm *c)
     if (c->dead)
         op->busy = 0;
     if (op->busy && op->handed && op->nccl.begun && (op->posted || ops->ready(c->dev))) {
+        if (!op->counted && !is_sum(c))
+            ops->begins(c->dev);
+        op->counted = 1;
         /* Results need the peer's windows. Until these are there, the last half is not done. */
         if (op->posted == 0)
             want_memory(c);
@@ -180,7 +191,7 @@ static int serve(struct comm *c)
         CHECK(now.faults);
         c->dead = c->other->dead = 1;
     }
-    ops->turn(c->dev, op->busy && op->handed && op->nccl.begun);
+    ops->turn(c->dev, c->dead ? -1 : op->busy && op->handed && op->nccl.begun);
     return moved;
 }
 
@@ -200,6 +211,9 @@ static void engine_main(void *argument)
 
     while (!now.ready[r])
         model_sleep(MODEL_MS);
+    for (unsigned i = 0; i < COMMS; i++) /* the first turn comes before the first window */
+        if (now.comm[r][i].dev)
+            now.comm[r][i].dev->ops->turn(now.comm[r][i].dev, 0);
     while (!now.over[r]) {
         nap += nap < MODEL_MS ? nap / 8 : 0;
         for (unsigned i = 0; i < COMMS; i++) {
@@ -212,7 +226,7 @@ static void engine_main(void *argument)
         }
         model_sleep(nap + (int64_t)model_random(10000));
         if (now.faults && model_random(2000) == 0)
-            model_sleep(20 * MODEL_MS);
+            model_sleep(HELD_UP);
     }
 }
 
@@ -231,7 +245,7 @@ static void connect_rank(int r)
         wish.comm_id = COMM_ID(r, i);
         const int ret = nb_cuda_device_open(&now.ctx[r], &wish, &c->dev, why, sizeof(why));
         c->stream = model_stream(0);
-        if (now.model.queues && now.model.queues < 8) {
+        if (now.behind && now.model.queues < 8) {
             CHECK(ret == -ENOTSUP && strstr(why, "CUDA_DEVICE_MAX_CONNECTIONS"));
             continue;
         }
@@ -266,7 +280,7 @@ static void prepare(struct comm *c, int r, unsigned i)
 {
     struct operation *op = &c->op;
 
-    op->handed = op->posted = op->served = 0;
+    op->handed = op->counted = op->posted = op->served = 0;
     op->number = ++c->launched;
     op->peer_ns = model_now() + (model_random(200) ? (int64_t)model_random(200) * MODEL_US : 1500 * MODEL_MS);
     op->nccl = (struct model_kernel){.name = i == 0   ? "NCCL's kernel (data)"
@@ -289,12 +303,14 @@ static void prepare(struct comm *c, int r, unsigned i)
 static void launch(int r, unsigned i, uint64_t id)
 {
     struct comm *c = &now.comm[r][i];
-    const uint64_t number = nb_launch_begin(&now.ctx[r], r, id, 2, c->stream);
+    const uint64_t number = nb_launch_begin(&now.ctx[r], r, id, 2, c->stream, is_sum(c));
 
     model_launch(c->stream, &c->op.nccl);
     nb_launch_end(&now.ctx[r], number);
+    if (!is_sum(c) && !c->stream_captures)
+        nb_launch_handed(&now.ctx[r], r, id);
     c->op.handed = c->stream_captures == 0;
-    nb_launch_posted(&now.ctx[r], number);
+    nb_launch_posted(&now.ctx[r], number, !is_sum(c));
     CHECK(number != 0 || !c->dev || now.faults);
 }
 
@@ -324,6 +340,8 @@ static void collective(int r, unsigned i)
             c->stream_captures = 0;
         }
         model_replay(c->graph, c->stream);
+        if (!is_sum(c))
+            nb_launch_handed(&now.ctx[r], r, COMM_ID(r, i));
         c->op.handed = 1;
         return;
     }
@@ -376,7 +394,8 @@ static void watchdog_main(void *argument)
     const int64_t begin = model_now();
     c->dead = 1;
     model_synchronize(c->stream);
-    CHECK(model_now() - begin < 10 * MODEL_MS);
+    /* The stream waits for the codec kernel, too, which the engine ends once it is no longer held up. */
+    CHECK(model_now() - begin < (now.faults ? HELD_UP + 10 * MODEL_MS : 10 * MODEL_MS));
 }
 
 static void job_main(void *argument)
@@ -504,7 +523,7 @@ static void close_contexts(void)
     }
 }
 
-static void run(const struct model_settings *settings, int steps, int graphs, int others, int faults)
+static void run(const struct model_settings *settings, int steps, int graphs, int behind, int faults)
 {
     const char *said;
 
@@ -515,6 +534,7 @@ static void run(const struct model_settings *settings, int steps, int graphs, in
     now.steps = steps;
     now.graphs = graphs;
     now.faults = faults;
+    now.behind = behind;
     if (settings->queues < 8)
         setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
     else
@@ -526,7 +546,7 @@ static void run(const struct model_settings *settings, int steps, int graphs, in
         now.engine[r] =
             model_thread(r ? "engine 1" : "engine 0", MODEL_SERVES, engine_main, (void *)(intptr_t)r);
         now.job[r] = model_thread(r ? "job 1" : "job 0", MODEL_JOB, job_main, (void *)(intptr_t)r);
-        if (others)
+        if (!behind)
             model_thread(r ? "another thread 1" : "another thread 0", MODEL_BESIDE, other_main,
                          (void *)(intptr_t)r);
         if (r == 0)
@@ -545,7 +565,7 @@ static void run(const struct model_settings *settings, int steps, int graphs, in
            : settings->branches == 1 ? ", graphs NCCL first"
            : settings->branches == 2 ? ", graphs ours first"
                                      : ", graphs at random",
-           others ? ", threads that load" : "", faults ? ", faults" : "", steps,
+           behind ? "" : ", threads that load", faults ? ", faults" : "", steps,
            (double)(model_now() - MODEL_SECOND) / 1e9, said ? said : "goes through");
     fflush(stdout);
     for (int r = 0; said && r < RANKS; r++) {
@@ -556,17 +576,18 @@ static void run(const struct model_settings *settings, int steps, int graphs, in
                    (unsigned long long)c->op.number, c->op.busy ? "open" : "done", c->op.handed, c->op.posted,
                    c->op.served, c->dead ? ", aborted" : "");
             if (g)
-                printf("; launched %llu, begun %llu, ended %llu, told %llu, open %u, late %u, failed %d",
+                printf("; launched %llu, begun %llu, ended %llu, told %llu, open %u, handed %llu, begun "
+                       "%llu, failed %d",
                        (unsigned long long)g->launches.launched,
                        (unsigned long long)g->ring.host->ring.started,
                        (unsigned long long)g->ring.host->ring.ended, (unsigned long long)g->launches.told,
-                       atomic_load(&g->launches.open), atomic_load(&g->launches.late),
-                       atomic_load(&g->ring.failed));
+                       atomic_load(&g->launches.open), (unsigned long long)g->launches.handed,
+                       (unsigned long long)g->launches.begun, atomic_load(&g->ring.failed));
             for (unsigned k = 0; g && k < NB_LAUNCH_OPEN; k++)
                 if (atomic_load(&g->launches.beside[k].state))
                     printf("; place %u: state %d number %llu%s", k, atomic_load(&g->launches.beside[k].state),
                            (unsigned long long)g->launches.beside[k].number,
-                           atomic_load(&g->launches.beside[k].unmarked) ? " unmarked" : "");
+                           g->launches.beside[k].marks ? "" : " without a mark");
             printf("\n");
         }
         fflush(stdout);
@@ -631,21 +652,22 @@ static void ring_rate(unsigned carries)
  * differ. */
 #define CONFIGURATIONS 18u
 
-static void configure(uint64_t seed, int steps, int first)
+static void configure(uint64_t seed, int steps, int behind)
 {
     static const unsigned queues[] = {1, 8, 32};
     const unsigned at = (unsigned)((seed - 1) % CONFIGURATIONS), special = at / 6;
     const int graphs = special == 1;
-    const struct model_settings settings = {.seed = seed,
-                                            .queues = queues[at % 3],
-                                            .eager = at / 3 % 2,
-                                            .branches = graphs ? (int)(seed / CONFIGURATIONS + at) % 4 : 0,
-                                            .patience = 20 * MODEL_SECOND};
+    const struct model_settings settings = {
+        .seed = seed,
+        .queues = queues[at % 3],
+        .eager = at / 3 % 2,
+        .branches = graphs && queues[at % 3] > 1 ? (int)(seed / CONFIGURATIONS + at) % 4 : 0,
+        .patience = 20 * MODEL_SECOND};
 
-    setenv("NIBBLE_GPU_LAUNCH", first ? "before" : "auto", 1);
+    setenv("NIBBLE_GPU_LAUNCH", behind ? "behind" : "together", 1);
     /* With codec kernels launched behind NCCL's, a load between the two launches stops both. This is known,
      * and is why the other order exists. */
-    run(&settings, steps, graphs, first && special != 1, special == 2);
+    run(&settings, steps, graphs, behind, special == 2);
 }
 
 int main(int argc, char **argv)
@@ -665,8 +687,8 @@ int main(int argc, char **argv)
     unsetenv("CUDA_LAUNCH_BLOCKING");
     const uint64_t only = argc > 1 ? strtoull(argv[1], NULL, 10) : 0;
     for (uint64_t seed = only ? only : 1; seed <= (only ? only : CONFIGURATIONS); seed++)
-        for (int first = 0; first < 2; first++)
-            configure(seed, steps, first);
+        for (int behind = 0; behind < 2; behind++)
+            configure(seed, steps, behind);
     unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
     /* One in a round, as the kernel once did, and all published ones, as it does now. */
     now.model.queues = 8;

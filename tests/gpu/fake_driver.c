@@ -310,6 +310,101 @@ static nb_cu_result fStreamWaitEvent(nb_cu_stream stream, nb_cu_event event, uns
     return 0;
 }
 
+static nb_cu_result fStreamGetFlags(nb_cu_stream stream, unsigned *flags)
+{
+    (void)stream;
+    CALL_IN_CONTEXT("cuStreamGetFlags");
+    *flags = fake.blocking ? 0 : NB_CU_STREAM_NON_BLOCKING;
+    return 0;
+}
+
+static nb_cu_result fStreamBeginCapture_v2(nb_cu_stream stream, int mode)
+{
+    CALL_IN_CONTEXT("cuStreamBeginCapture");
+    if (mode != NB_CU_CAPTURE_MODE_RELAXED || fake.blocking)
+        fake_wrong("a capture that forbids calls of other threads");
+    fake_capture(stream);
+    return 0;
+}
+
+static nb_cu_result fStreamEndCapture(nb_cu_stream stream, nb_cu_graph *graph)
+{
+    CALL_IN_CONTEXT("cuStreamEndCapture");
+    *graph = fake_capture_try_end(stream);
+    if (!*graph)
+        return 904; /* CUDA_ERROR_STREAM_CAPTURE_UNJOINED */
+    if (fake.invalidated) {
+        fake_graph_free(*graph);
+        *graph = NULL;
+        return 901;
+    }
+    fake_count(1);
+    return 0;
+}
+
+static nb_cu_result fGraphDestroy(nb_cu_graph graph)
+{
+    fake_graph_free(graph);
+    fake_count(-1);
+    CALL_IN_CONTEXT("cuGraphDestroy");
+    return 0;
+}
+
+/* An executable graph: it holds the graph that its next launch runs. */
+static nb_cu_result fGraphInstantiateWithFlags(nb_cu_graph_exec *exec, nb_cu_graph graph,
+                                               unsigned long long flags)
+{
+    nb_cu_graph *e = malloc(sizeof(*e));
+
+    (void)flags;
+    CALL_IN_CONTEXT("cuGraphInstantiate");
+    if (!e)
+        abort();
+    fake_hold(graph);
+    *e = graph;
+    *exec = e;
+    fake_count(1);
+    return 0;
+}
+
+static nb_cu_result fGraphExecUpdate_v2(nb_cu_graph_exec exec, nb_cu_graph graph,
+                                        struct nb_cu_graph_update *update)
+{
+    nb_cu_graph *e = exec;
+
+    (void)update;
+    CALL_IN_CONTEXT("cuGraphExecUpdate");
+    if (fake.no_update)
+        return 910;
+    fake_hold(graph);
+    fake_graph_free(*e);
+    *e = graph;
+    return 0;
+}
+
+static nb_cu_result fGraphLaunch(nb_cu_graph_exec exec, nb_cu_stream stream)
+{
+    nb_cu_graph *e = exec;
+
+    CALL_IN_CONTEXT("cuGraphLaunch");
+    fake_hold(*e);
+    pthread_mutex_lock(&fake_lock);
+    fake_put(stream, &(struct fake_item){.kind = GRAPH, .graph = *e});
+    pthread_mutex_unlock(&fake_lock);
+    return 0;
+}
+
+static nb_cu_result fGraphExecDestroy(nb_cu_graph_exec exec)
+{
+    nb_cu_graph *e = exec;
+
+    fake_graph_free(*e);
+    free(e);
+    fake_count(-1);
+    CALL_IN_CONTEXT("cuGraphExecDestroy");
+    return 0;
+}
+
 static nb_cu_result fStreamIsCapturing(nb_cu_stream stream, int *state)
 {
     struct fake_stream *s = stream;
@@ -331,7 +426,7 @@ static nb_cu_result fStreamGetCaptureInfo_v2(nb_cu_stream stream, int *state, ui
     (void)n;
     CALL_IN_CONTEXT("cuStreamGetCaptureInfo");
     pthread_mutex_lock(&fake_lock);
-    *state = s->capture != 0;
+    *state = !s->capture ? NB_CU_CAPTURE_NONE : fake.invalidated ? NB_CU_CAPTURE_INVALIDATED : 1;
     *id = s->capture;
     pthread_mutex_unlock(&fake_lock);
     return 0;

@@ -27,6 +27,9 @@ struct fake_settings {
     unsigned lazy_us;       /* delay before a kernel begins */
     _Atomic int never;      /* a kernel never begins */
     _Atomic int stuck;      /* a kernel begins but idles until it is told to end */
+    int blocking;           /* streams wait for the legacy stream */
+    int no_update;          /* an executable graph cannot take another graph */
+    int invalidated;        /* each capture is spoiled by another thread's call */
 };
 extern struct fake_settings fake;
 

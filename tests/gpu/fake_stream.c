@@ -19,6 +19,7 @@ struct fake_graph {
     struct fake_item *first, **last;
     uint64_t id;
     struct fake_stream *origin;
+    unsigned holds; /* under lock */
 };
 
 static struct fake_graph *capturing[8];
@@ -72,6 +73,10 @@ static void run_item(struct fake_item *it)
         break;
     case COPY: memcpy(fake_seen_at(it->at), fake_seen_at(it->from), it->bytes); break;
     case FUNCTION: it->function(it->argument); break;
+    case GRAPH:
+        fake_replay(it->graph);
+        fake_graph_free(it->graph);
+        break;
     }
 }
 
@@ -245,6 +250,7 @@ void fake_capture(nb_cu_stream stream)
         abort();
     pthread_mutex_lock(&fake_lock);
     g->last = &g->first;
+    g->holds = 1;
     g->id = ++captures;
     g->origin = s;
     s->capture = g->id;
@@ -259,7 +265,7 @@ void fake_capture(nb_cu_stream stream)
     pthread_mutex_unlock(&fake_lock);
 }
 
-struct fake_graph *fake_capture_end(nb_cu_stream stream)
+struct fake_graph *fake_capture_try_end(nb_cu_stream stream)
 {
     struct fake_stream *s = stream;
     struct fake_graph *g;
@@ -280,10 +286,29 @@ struct fake_graph *fake_capture_end(nb_cu_stream stream)
     for (struct fake_item *it = g->first; it && joined; it = it->next)
         if (it->stream == s && it->kind == WAIT)
             joined = NULL;
-    if (joined)
-        fake_wrong("a capture that ends with work that is not joined");
     pthread_mutex_unlock(&fake_lock);
+    if (!joined)
+        return g;
+    fake_graph_free(g);
+    return NULL;
+}
+
+struct fake_graph *fake_capture_end(nb_cu_stream stream)
+{
+    struct fake_graph *g = fake_capture_try_end(stream);
+
+    if (!g)
+        fake_wrong("a capture that ends with work that is not joined");
     return g;
+}
+
+static unsigned lane_of(struct fake_stream *const *of, unsigned n, const struct fake_stream *stream)
+{
+    unsigned i = 0;
+
+    while (i < n && of[i] != stream)
+        i++;
+    return i;
 }
 
 /* Each replay has its own records of a graph's events: their counts go on. */
@@ -293,35 +318,42 @@ void fake_replay(struct fake_graph *g)
     struct fake_stream *of[32];
     unsigned n = 0;
 
-    pthread_mutex_lock(&fake_lock);
     for (struct fake_item *it = g->first; it; it = it->next) {
-        unsigned i = 0;
-        while (i < n && of[i] != it->stream)
-            i++;
-        if (i == n) {
-            if (n == 32)
-                fake_wrong("a graph of too many streams");
-            of[n] = it->stream;
-            pthread_mutex_unlock(&fake_lock);
-            lane[n] = fake_make_stream();
-            pthread_mutex_lock(&fake_lock);
-            n++;
-        }
+        if (lane_of(of, n, it->stream) < n)
+            continue;
+        if (n == 32)
+            fake_wrong("a graph of too many streams");
+        of[n] = it->stream;
+        lane[n++] = fake_make_stream();
+    }
+    pthread_mutex_lock(&fake_lock); /* no other record of an event comes between one and its wait */
+    for (struct fake_item *it = g->first; it; it = it->next) {
         struct fake_item copy = *it;
         if (it->kind == RECORD)
             copy.value = ++it->event->recorded;
         if (it->kind == WAIT)
             copy.value = it->event->recorded;
-        fake_put(lane[i], &copy);
+        fake_put(lane[lane_of(of, n, it->stream)], &copy);
     }
     pthread_mutex_unlock(&fake_lock);
     for (unsigned i = 0; i < n; i++)
         fake_end_stream(lane[i]);
 }
 
+void fake_hold(struct fake_graph *g)
+{
+    pthread_mutex_lock(&fake_lock);
+    g->holds++;
+    pthread_mutex_unlock(&fake_lock);
+}
+
 void fake_graph_free(struct fake_graph *g)
 {
     pthread_mutex_lock(&fake_lock);
+    if (--g->holds) {
+        pthread_mutex_unlock(&fake_lock);
+        return;
+    }
     while (g->first) {
         struct fake_item *it = g->first;
         g->first = it->next;

@@ -14,7 +14,7 @@ void fake_wrong(const char *what) __attribute__((noreturn));
 /* Return where the CPU finds the bytes at this address. Call without the lock. */
 void *fake_seen_at(const void *address);
 
-enum fake_kind { RECORD, WAIT, LAUNCH, SET, COPY, FUNCTION };
+enum fake_kind { RECORD, WAIT, LAUNCH, SET, COPY, FUNCTION, GRAPH };
 
 struct fake_item {
     enum fake_kind kind;
@@ -28,6 +28,7 @@ struct fake_item {
     uint32_t pattern;
     void (*function)(void *);
     void *argument;
+    struct fake_graph *graph;   /* GRAPH: held by the item */
     struct fake_stream *stream; /* the captured stream */
     struct fake_item *next;
 };
@@ -56,5 +57,7 @@ void fake_end_event(struct fake_event *event);
 /* The caller holds the lock. */
 void fake_put(struct fake_stream *stream, const struct fake_item *what);
 struct fake_graph *fake_graph_of(uint64_t capture);
+struct fake_graph *fake_capture_try_end(nb_cu_stream stream); /* NULL: work of it is not joined */
+void fake_hold(struct fake_graph *graph); /* fake_graph_free ends the hold. Both without the lock */
 
 #endif

@@ -46,7 +46,9 @@
  *       room makes the kernels behind it wait. Occupancy limits: programming guide, "compute capabilities".
  *       Order: GPU (`experiments`, full GPU).
  *   A10 A graph's branches are submitted in any order, each to a queue of its own while queues last (the
- *       guide promises no order and no queues).
+ *       guide promises no order and no queues). With one queue nodes are submitted in the order of their
+ *       capture: seen on an H100 (docs/results/2026-11-26-gpu-h100.md, a mark behind the operation). Edges
+ *       that no node follows in their branch block no queue (seen there, too).
  *   A11 A round trip over PCIe takes 1.5 us, a call of the driver 2 to 6 us. GPU (`ring`).
  *   A12 Callers get the context's lock in the order of their requests. GPU (`experiments`, launches of
  *       several threads behind a load). `unfair` is the contrary.

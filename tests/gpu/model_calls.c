@@ -166,6 +166,7 @@ static unsigned reference_blockers(void *reference, const void **out, unsigned m
 
 void model_synchronize(nb_cu_stream stream)
 {
+    model_join_branches(stream);
     struct reference last = ((struct stream *)stream)->last;
     model_block(is_reached, &last, "the stream", reference_blockers);
 }

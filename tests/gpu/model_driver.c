@@ -198,6 +198,69 @@ static nb_cu_result mStreamWaitEvent(nb_cu_stream stream, nb_cu_event event, uns
     return 0;
 }
 
+static nb_cu_result mStreamGetFlags(nb_cu_stream stream, unsigned *flags)
+{
+    called("cuStreamGetFlags", LOCK);
+    *flags = ((struct stream *)stream)->blocking ? 0 : NB_CU_STREAM_NON_BLOCKING;
+    return 0;
+}
+
+static nb_cu_result mStreamBeginCapture_v2(nb_cu_stream stream, int mode)
+{
+    called("cuStreamBeginCapture", LOCK);
+    if (mode != NB_CU_CAPTURE_MODE_RELAXED)
+        model_wrong("a capture that forbids calls of other threads");
+    model_capture(stream);
+    return 0;
+}
+
+static nb_cu_result mStreamEndCapture(nb_cu_stream stream, nb_cu_graph *graph)
+{
+    called("cuStreamEndCapture", LOCK);
+    *graph = model_capture_end(stream);
+    return 0;
+}
+
+/* An executable graph: it names the graph that its next launch copies. */
+static nb_cu_result mGraphInstantiateWithFlags(nb_cu_graph_exec *exec, nb_cu_graph graph,
+                                               unsigned long long flags)
+{
+    nb_cu_graph *e = model_keep(sizeof(*e));
+
+    (void)flags;
+    called("cuGraphInstantiate", LOCK);
+    *e = graph;
+    *exec = e;
+    return 0;
+}
+
+static nb_cu_result mGraphExecUpdate_v2(nb_cu_graph_exec exec, nb_cu_graph graph,
+                                        struct nb_cu_graph_update *update)
+{
+    (void)update;
+    called("cuGraphExecUpdate", LOCK);
+    *(nb_cu_graph *)exec = graph;
+    return 0;
+}
+
+static nb_cu_result mGraphLaunch(nb_cu_graph_exec exec, nb_cu_stream stream)
+{
+    model_replay(*(nb_cu_graph *)exec, stream);
+    return 0;
+}
+
+static nb_cu_result mGraphExecDestroy(nb_cu_graph_exec exec)
+{
+    (void)exec;
+    return 0;
+}
+
+static nb_cu_result mGraphDestroy(nb_cu_graph graph)
+{
+    (void)graph;
+    return 0;
+}
+
 static nb_cu_result mStreamIsCapturing(nb_cu_stream stream, int *state)
 {
     called("cuStreamIsCapturing", LOCK);

@@ -177,12 +177,25 @@ void model_refer(struct op *op)
     op->left = op->what == OP_KERNEL ? (op->kernel ? op->kernel : &op->own)->blocks : 0;
 }
 
+void model_join_branches(struct stream *s)
+{
+    const int n = s->branches;
+
+    s->branches = 0;
+    for (int i = 0; i < n; i++) {
+        struct op *join = model_new_op(s, OP_WAIT);
+        join->event = s->branch[i];
+        model_put(s, join);
+    }
+}
+
 void model_put(struct stream *s, struct op *op)
 {
     if (s->capture) {
         model_put_in_graph(s->capture, s, op, -1);
         return;
     }
+    model_join_branches(s);
     op->before = s->last;
     if (s == s->gpu->legacy)
         op->blocking_before = number + 1;

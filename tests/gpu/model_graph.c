@@ -62,6 +62,8 @@ void model_record(nb_cu_event event, nb_cu_stream stream)
     if (model.records_block)
         model_put(s, model_new_op(s, OP_RECORD));
     e->capture = s->capture;
+    if (!s->capture)
+        model_join_branches(s);
     if (s->capture)
         e->captured_at = s->capture->last[member(s->capture, s)];
     else
@@ -116,6 +118,19 @@ struct model_graph *model_capture_end(nb_cu_stream stream)
     return g;
 }
 
+/* Return whether a node is only an edge of the graph that nothing in its branch follows, or that comes from
+ * the graph's beginning. */
+static int is_edge(const struct model_graph *g, int node)
+{
+    int i = node + 1;
+
+    if (g->node[node].op.what != OP_WAIT)
+        return 0;
+    while (i < g->n && g->node[i].stream != g->node[node].stream)
+        i++;
+    return i == g->n || g->node[node].event < 0;
+}
+
 void model_replay(struct model_graph *g, nb_cu_stream stream)
 {
     struct stream *s = stream, *lane[16];
@@ -127,10 +142,15 @@ void model_replay(struct model_graph *g, nb_cu_stream stream)
     if (!made || !ref)
         abort();
     model_call("cuGraphLaunch", 1);
+    model_join_branches(s);
     for (int m = 0; m < g->members; m++)
         lane[m] = model_make_stream(model_gpu_number(s->gpu), g->member[m]->priority, 0);
     for (int i = 0; i < g->n; i++) {
         const struct node *n = &g->node[i];
+        if (is_edge(g, i)) {
+            ref[i] = n->before >= 0 ? ref[n->before] : s->last;
+            continue;
+        }
         struct op *op = model_take_op(s->gpu);
         uint8_t *where = op->where;
         *op = n->op;
@@ -148,19 +168,18 @@ void model_replay(struct model_graph *g, nb_cu_stream stream)
         first = (unsigned)model_random((uint64_t)g->members);
     if (model.branches == 0) {
         for (int i = 0; i < g->n; i++)
-            model_queue(made[i], made[i]->stream->queue);
+            if (made[i])
+                model_queue(made[i], made[i]->stream->queue);
     } else {
         for (int m = 0; m < g->members; m++)
             for (int i = 0; i < g->n; i++)
-                if (made[i]->stream ==
-                    lane[model.branches == 2 ? g->members - 1 - m : (m + (int)first) % g->members])
+                if (made[i] &&
+                    made[i]->stream ==
+                        lane[model.branches == 2 ? g->members - 1 - m : (m + (int)first) % g->members])
                     model_queue(made[i], made[i]->stream->queue);
     }
-    for (int m = 0; m < g->members; m++) {
-        struct op *join = model_new_op(s, OP_WAIT);
-        join->event = last[m];
-        model_put(s, join);
-    }
+    for (int m = 0; m < g->members; m++)
+        s->branch[s->branches++] = last[m];
     free(made);
     free(ref);
 }

@@ -49,6 +49,9 @@ struct stream {
     unsigned queue;
     int priority, blocking;
     struct reference last;
+    struct reference branch[16]; /* ends of the branches of a graph, launched last, for which the next
+                                    operation waits */
+    int branches;
     struct model_graph *capture;
 };
 
@@ -87,6 +90,7 @@ struct gpu *model_gpu(int ordinal);
 int model_gpu_number(const struct gpu *gpu);
 struct stream *model_make_stream(int gpu, int priority, int blocking);
 void model_put(struct stream *stream, struct op *what);
+void model_join_branches(struct stream *stream); /* puts waits for a graph's branches into the queue */
 struct op *model_new_op(struct stream *stream, enum model_operation what);
 void *model_keep(size_t bytes); /* zeroed, until model_gpus_close */
 /* Take an unsubmitted operation. model_put or the next three functions submit it, or it is given back. */

@@ -68,10 +68,10 @@ dry_runs()
                 has table.md "codec kernel behind NCCL's, $call between, default connections | measured | stops"
                 has table.md "codec kernel before NCCL's, $call between, default connections | measured | goes through"
             done
-            has table.md "behind NCCL's launch stops, before it goes through: NIBBLE_GPU_LAUNCH=before"
+            has table.md "behind NCCL's launch stops, before it goes through: NIBBLE_GPU_LAUNCH=together"
             has hazards.json first_launches
-            has table.md 'threads, codecs on the GPU, device pointers, before, default connections | measured | loads [0-9]*, frees'
-            has table.md 'abort, codecs on the GPU, device pointers, before, default connections | measured | ms'
+            has table.md 'threads, codecs on the GPU, device pointers, behind, default connections | measured | loads [0-9]*, frees'
+            has table.md 'abort, codecs on the GPU, device pointers, behind, default connections | measured | ms'
             has ring.json pinned
         else
             # gpu-check launches ranks with their settings and judges their files. It says that they are

@@ -95,13 +95,16 @@ static int operate(struct stage *s, struct hx_op *op, const char *what)
 
     hx_where("%s", what);
     if (s->stream) {
+        const bool sums = op->func == HX_ALL_REDUCE;
         uint64_t launch =
-            nb_launch_begin(nb_process_context(), gpu_of(s->node), COMM_ID, s->node->nnodes, s->stream);
+            nb_launch_begin(nb_process_context(), gpu_of(s->node), COMM_ID, s->node->nnodes, s->stream, sums);
 
         HX_CHECK(launch, "%s: nothing was launched beside NCCL's kernel", what);
         fake_run(s->stream, nccl_kernel, &k);
         nb_launch_end(nb_process_context(), launch);
-        nb_launch_posted(nb_process_context(), launch);
+        if (!sums)
+            nb_launch_handed(nb_process_context(), gpu_of(s->node), COMM_ID);
+        nb_launch_posted(nb_process_context(), launch, !sums);
     }
     ret = hx_run(s->comm, op);
     atomic_store(&k.over, 1);
@@ -498,10 +501,10 @@ static int stuck_node(struct hx_node *node, void *arg)
     fake.stuck = node->rank == 1;
     hx_barrier(node);
     if (s.stream) {
-        launch = nb_launch_begin(nb_process_context(), gpu_of(node), COMM_ID, node->nnodes, s.stream);
+        launch = nb_launch_begin(nb_process_context(), gpu_of(node), COMM_ID, node->nnodes, s.stream, true);
         fake_run(s.stream, nccl_kernel, &k);
         nb_launch_end(nb_process_context(), launch);
-        nb_launch_posted(nb_process_context(), launch);
+        nb_launch_posted(nb_process_context(), launch, false);
     }
     HX_CHECK(hx_post(s.comm, &run.op) == ncclSuccess, "post");
     ret = hx_wait(s.comm, &run.op, HX_SOON_S);

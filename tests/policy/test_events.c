@@ -487,6 +487,110 @@ START_TEST(copy_engines)
 }
 END_TEST
 
+/* ---- launches of kernels ----------------------------------------------------------------------------- */
+
+static char seen[256]; /* the observer's calls */
+
+static void note(const char *what, int number)
+{
+    const size_t at = strlen(seen);
+
+    snprintf(seen + at, sizeof(seen) - at, "%s%s%d", at ? " " : "", what, number);
+}
+
+static void attached(struct nb_context *ctx, int device, int by)
+{
+    (void)ctx;
+    (void)device;
+    (void)by;
+}
+
+static uint64_t kernel_begins(struct nb_context *ctx, int device, uint64_t comm_id, int nnodes, void *stream,
+                              bool sums)
+{
+    (void)ctx;
+    (void)device;
+    (void)stream;
+    note(comm_id == 5 && nnodes == 2 ? "begin" : "wrong", sums);
+    return 1;
+}
+
+static void kernel_ends(struct nb_context *ctx, uint64_t launch)
+{
+    (void)ctx;
+    note("end", (int)launch);
+}
+
+static void handed(struct nb_context *ctx, int device, uint64_t comm_id)
+{
+    (void)ctx;
+    (void)device;
+    note("handed", (int)comm_id);
+}
+
+static void posted(struct nb_context *ctx, uint64_t launch, bool counts)
+{
+    (void)ctx;
+    (void)launch;
+    note("posted", counts);
+}
+
+/* Launch a kernel of the calls `calls`, in a group. Return what the observer was told. */
+static const char *kernel_of(struct nb_events *ev, const char *const *calls, const char *algo, int known)
+{
+    static uint64_t seq[3];
+    const void *call[4] = {NULL};
+    int n = 0;
+
+    seen[0] = 0;
+    for (; calls[n]; n++)
+        if (known)
+            call[n] = nb_events_call(
+                ev, &(struct nb_events_call){.func = calls[n], .type = "ncclFloat32", .count = 1000});
+    nb_events_stop(nb_events_kernel(ev, &n));
+    for (int i = 0; i < n; i++)
+        nb_events_launch(ev, &(struct nb_events_op){.func = calls[i],
+                                                    .type = "ncclFloat32",
+                                                    .algo = algo,
+                                                    .count = 1000,
+                                                    .seq = seq[calls[i][3] == 'R' ? 0 : 1]++,
+                                                    .call = call[i]});
+    nb_events_stop(nb_events_launched());
+    nb_events_stop(nb_events_grouped());
+    return seen;
+}
+
+/* What the observer hears of kernels: whether all-reduces may come, what reaches the engine, and nothing of a
+ * kernel that only sends and receives. */
+START_TEST(kernels)
+{
+    static const struct nb_launch_observer observer = {attached, kernel_begins, kernel_ends, handed, posted};
+    static const char *const none[] = {NULL}, *const scatter[] = {"ReduceScatter", NULL},
+                             *const sum[] = {"AllReduce", NULL},
+                             *const both[] = {"AllReduce", "ReduceScatter", NULL};
+    struct nb_context *ctx = nb_process_context();
+    struct nb_queue *q = consume(5, -1, 2);
+    struct nb_events *ev = nb_events_create(ctx, &observer, 5, 2, 2, 0, 1);
+
+    ck_assert_ptr_nonnull(ev);
+    ck_assert_str_eq(kernel_of(ev, none, NULL, 1), "");
+    ck_assert_str_eq(kernel_of(ev, scatter, "COLLNET_DIRECT", 1), "begin0 end1 handed5 posted1");
+    ck_assert_str_eq(kernel_of(ev, scatter, "RING", 1), "begin0 end1 posted1");
+    ck_assert_str_eq(kernel_of(ev, sum, "COLLNET_DIRECT", 1), "begin1 end1 posted0");
+    ck_assert_str_eq(kernel_of(ev, both, "COLLNET_DIRECT", 1), "begin1 end1 handed5 posted0");
+    ck_assert_str_eq(kernel_of(ev, none, NULL, 1), "");
+    /* a captured call: its launches have no further calls */
+    ck_assert_ptr_nonnull(nb_events_call(
+        ev,
+        &(struct nb_events_call){.func = "AllReduce", .type = "ncclFloat32", .count = 10, .captured = 1}));
+    ck_assert_str_eq(kernel_of(ev, none, NULL, 1), "begin1 end1 posted1");
+    while (nb_queue_take(q, &(struct nb_record){0}, 1))
+        ;
+    nb_events_destroy(ev);
+    end(q);
+}
+END_TEST
+
 int main(void)
 {
     if (fixture_open())
@@ -494,5 +598,5 @@ int main(void)
     return SUITE("policy/events", TEST(join), TEST(without_calls), TEST(only_what_reaches_us),
                  TEST(contradictions_and_orphans), TEST(generations), TEST(replay),
                  TEST(captured_calls_are_bounded), TEST(missing_launches), TEST(full_queue), TEST(threads),
-                 TEST(replay_beside_calls), TEST(symmetric_memory), TEST(copy_engines));
+                 TEST(replay_beside_calls), TEST(symmetric_memory), TEST(copy_engines), TEST(kernels));
 }

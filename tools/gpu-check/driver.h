@@ -101,6 +101,7 @@ struct nb_cu_update { /* CUgraphExecUpdateResultInfo */
     X(MemcpyHtoD_v2, (uint64_t, const void *, size_t)) \
     X(EventCreate, (CUevent *, unsigned)) \
     X(EventRecord, (CUevent, CUstream)) \
+    X(EventSynchronize, (CUevent)) \
     X(LaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, \
                      CUstream, void **, void **))
 

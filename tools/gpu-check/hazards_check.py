@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a job does beside a collective that waits: first launches of kernels (lazily loaded), an allocator that frees,
 another thread that does both all the time, compute that should overlap, an abort while a peer is late. Two processes on one
-GPU, each a node; for plain NCCL, for codecs on the CPU and for codecs on the GPU, launched behind NCCL's kernels and before
+GPU, each a node; for plain NCCL, for codecs on the CPU and for codecs on the GPU, launched with NCCL's kernels and behind
 them (NIBBLE_GPU_LAUNCH), with one hardware queue and by default. What would change the design most comes first.
 
     hazards_check.py --plugin FILE --out DIR [--limit SECONDS] [--only TEXT]
@@ -239,16 +239,16 @@ MODES = {
     "codecs on the GPU, pinned buffers": {"NIBBLE_GPU_POINTERS": "0", "NIBBLE_DEVICE": "cuda"},
     "codecs on the GPU, device pointers": {"NIBBLE_GPU_POINTERS": "1", "NIBBLE_DEVICE": "cuda", "NCCL_NET_GDR_LEVEL": "SYS"},
 }
-# The order of launches (NIBBLE_GPU_LAUNCH) that has no name in its row is the default, behind NCCL's.
+# The way of launching (NIBBLE_GPU_LAUNCH) that has no name in its row is the default, both kernels by one call.
 for name in [m for m in MODES if "on the GPU" in m]:
-    MODES[name + ", before"] = dict(MODES[name], NIBBLE_GPU_LAUNCH="before")
+    MODES[name + ", behind"] = dict(MODES[name], NIBBLE_GPU_LAUNCH="behind")
 
 
 def plan(hazards):
-    """(hazard, mode, connections), first what would change the design most: does either order hold, with real NCCL? Then what
+    """(hazard, mode, connections), first what would change the design most: does either way hold, with real NCCL? Then what
     plain NCCL does, without which the rest means little; then the other memory, one hardware queue, codecs on the CPU."""
     device, pinned = "codecs on the GPU, device pointers", "codecs on the GPU, pinned buffers"
-    rounds = [[device, device + ", before"], ["plain NCCL"], [pinned, pinned + ", before"]]
+    rounds = [[device, device + ", behind"], ["plain NCCL"], [pinned, pinned + ", behind"]]
     for modes in rounds:
         for hazard in hazards:
             for mode in modes:

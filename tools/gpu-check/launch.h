@@ -31,7 +31,8 @@ struct nb_board {
     volatile uint32_t flag;    /* host: the holding kernel waits for this */
     volatile uint32_t holds;   /* the holding kernel runs */
     volatile uint32_t marks;   /* a marking kernel ran */
-    volatile uint32_t pad[10];
+    volatile uint32_t behind;  /* operations behind which the GPU has set this word */
+    volatile uint32_t pad[9];
     struct nb_lane lane[NB_LANES];
 };
 

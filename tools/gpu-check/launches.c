@@ -323,8 +323,6 @@ int main(int argc, char **argv)
            : many & BATCH_STARTS ? "launch per batch by default, host codec with one connection"
                                  : "host codec",
            both & BEHIND_GOES ? "goes through" : "stops", both & BEFORE_GOES ? "goes through" : "stops",
-           both & BEHIND_GOES   ? "NIBBLE_GPU_LAUNCH as it is"
-           : both & BEFORE_GOES ? "NIBBLE_GPU_LAUNCH=before"
-                                : "CUDA_MODULE_LOADING=EAGER");
+           both & BEHIND_GOES ? "NIBBLE_GPU_LAUNCH=behind would do" : "NIBBLE_GPU_LAUNCH=together");
     return joined && captured ? 0 : 1;
 }

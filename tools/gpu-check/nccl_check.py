@@ -440,8 +440,7 @@ def configurations(plugin):
                     f"{sums}",
             "count": count, "environment": environment, "coded": sums == "coded", "graphs": True, "records": records,
             "trains": sums == "recognised",
-            # With one hardware queue codecs run on the CPU, whatever is asked for.
-            "gpu": mode != host and not connections, "pointers": mode == device and not connections,
+            "gpu": mode != host, "pointers": mode == device,
             "missing": "this plugin has no NIBBLE_DEVICE" if mode != host and not able else None,
         }
 

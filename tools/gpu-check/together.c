@@ -20,13 +20,18 @@
 #define MANY 1400u
 #define STOPPED 1.5 /* seconds without a window */
 
-enum way { GRAPH, GRAPH_ANEW, GRAPH_PRIORITY, BEFORE, BEHIND, ALONE, WAYS };
-static const char *const ways[] = {"one graph, updated",     "one graph, instantiated anew",
-                                   "one graph, priorities",  "before, ended by count",
-                                   "behind, ended by count", "the operation alone"};
+enum way { GRAPH, GRAPH_ANEW, GRAPH_PRIORITY, MARKED, JOINED, BEFORE, BEHIND, ALONE, WAYS };
+static const char *const ways[] = {"one graph, updated",
+                                   "one graph, instantiated anew",
+                                   "one graph, priorities",
+                                   "one graph, a mark behind the operation",
+                                   "one graph, captured with a mark and a join",
+                                   "before, ended by count",
+                                   "behind, ended by count",
+                                   "the operation alone"};
 
 static CUstream nccl, own, third;
-static CUevent forked;
+static CUevent forked, joined;
 #define EXECS 32u
 static CUgraphExec execs[EXECS];
 static _Atomic int stop, holding, teasing_over;
@@ -35,7 +40,15 @@ static unsigned hazards, anew;
 
 static double cost[5][TEASED]; /* seconds, see submit() */
 
-/* Play the engine: pass windows on and end the codec's kernel by the count of windows. */
+/* A thread that launches one operation after the other, as a job's does. */
+static struct launcher {
+    enum way way;
+    unsigned n;
+    _Atomic unsigned at;
+    _Atomic int ended;
+} job;
+
+/* Play the engine: pass windows on and end the codec's kernel by the count of windows or by the mark. */
 static void *engine(void *argument)
 {
     struct nb_lane *lane = &board->lane[0];
@@ -46,7 +59,7 @@ static void *engine(void *argument)
         __sync_synchronize();
         if (!atomic_load(&holding)) {
             lane->acked = lane->done;
-            lane->told = lane->done / NB_WINDOWS;
+            lane->told = job.way == MARKED || job.way == JOINED ? board->behind : lane->done / NB_WINDOWS;
         }
         atomic_store(&served, lane->told);
     }
@@ -102,7 +115,19 @@ static void submit(enum way way, unsigned number)
         CUgraph graph;
         CUnode node;
         CU(StreamBeginCapture_v2(nccl, NB_CU_CAPTURE_RELAXED));
+        if (way == JOINED) {
+            CU(EventRecord(forked, nccl));
+            CU(StreamWaitEvent(own, forked, 0));
+        }
         launch_operation(nccl);
+        if (way == JOINED) {
+            launch_codec(own, number);
+            CU(EventRecord(joined, own));
+        }
+        if (way == JOINED || way == MARKED)
+            CU(MemsetD32Async(board_gpu + offsetof(struct nb_board, behind), number + 1, 1, nccl));
+        if (way == JOINED)
+            CU(StreamWaitEvent(nccl, joined, 0));
         CU(StreamEndCapture(nccl, &graph));
         cost[1][number] = now() - t;
         t = now();
@@ -110,7 +135,8 @@ static void submit(enum way way, unsigned number)
                                         .grid = {CODEC_BLOCKS, 1, 1},
                                         .block = {128, 1, 1},
                                         .arguments = (void *[]){&board_gpu, &lane, &number, &limit_ns}};
-        CU(GraphAddKernelNode_v2(&node, graph, NULL, 0, &ours));
+        if (way != JOINED)
+            CU(GraphAddKernelNode_v2(&node, graph, NULL, 0, &ours));
         if (way == GRAPH_PRIORITY) {
             int value[16] = {greatest};
             CU(GraphKernelNodeSetAttribute(node, NB_CU_PRIORITY, value));
@@ -199,14 +225,6 @@ static void *tease(void *argument)
     return NULL;
 }
 
-/* A thread that launches one operation after the other, as a job's does. */
-static struct launcher {
-    enum way way;
-    unsigned n;
-    _Atomic unsigned at;
-    _Atomic int ended;
-} job;
-
 static void *launcher(void *argument)
 {
     (void)argument;
@@ -286,18 +304,22 @@ static bool operations(enum way way, unsigned n, bool teased)
     return through;
 }
 
-/* Return whether a kernel of another stream runs beside an operation whose peer is late. */
-static bool overlaps(enum way way)
+/* Return whether a kernel of another stream runs beside an operation whose peer is late. `recorded`: the job
+ * records an event behind it, as PyTorch does behind every collective. */
+static bool overlaps(enum way way, bool recorded)
 {
     pthread_t engines;
     char name[96], text[160];
     CUstream all[] = {nccl, own, third};
 
     start_over();
+    job.way = way;
     atomic_store(&holding, 1);
     if (pthread_create(&engines, NULL, way == ALONE ? engine_alone : engine, NULL))
         return false;
     submit(way, 0);
+    if (recorded)
+        CU(EventRecord(joined, nccl));
     double begun = now();
     while (!board->lane[0].request && now() - begun < 1.0)
         nap();
@@ -315,7 +337,8 @@ static bool overlaps(enum way way)
         give_up(all, 3);
     atomic_store(&stop, 1);
     pthread_join(engines, NULL);
-    snprintf(name, sizeof(name), "%s, a kernel beside an operation that waits", ways[way]);
+    snprintf(name, sizeof(name), "%s, a kernel beside an operation that waits%s", ways[way],
+             recorded ? " and an event" : "");
     snprintf(text, sizeof(text), "%s%s%s", !started ? "the operation did not start; " : "",
              codec_runs ? "" : "the codec did not start; ",
              beside ? "it ran" : "it did not run until the operation had ended");
@@ -482,6 +505,13 @@ static int query_third(void)
 }
 
 static CUevent timed;
+static CUstream captured;
+
+/* Record on the stream that another thread captures. What a query of the event gives is seen later. */
+static int record_captured(void)
+{
+    return nb_cu.EventRecord(timed, captured);
+}
 
 static int record_third(void)
 {
@@ -510,6 +540,7 @@ static void beside_captures(void)
                  {"cuStreamSynchronize", synchronize_stream},
                  {"cuStreamQuery", query_third},
                  {"cuEventRecord", record_third},
+                 {"cuEventRecord on the captured stream", record_captured},
                  {"a launch", launch_third},
                  {"a launch on the legacy stream", launch_legacy},
                  {"a pageable copy", copy_pageable},
@@ -528,6 +559,7 @@ static void beside_captures(void)
             pthread_t a;
             CUgraph graph = NULL;
             char name[160], text[128];
+            captured = s;
             CU(StreamBeginCapture_v2(s, way == 1 ? 1 : NB_CU_CAPTURE_RELAXED));
             if (pthread_create(&a, NULL, ask_main, &asked))
                 return;
@@ -543,8 +575,11 @@ static void beside_captures(void)
                      : way == 1 ? "a thread-local"
                                 : "a blocking stream's relaxed");
             snprintf(text, sizeof(text),
-                     "the call gives %d, the captured launch %d, the end of capture %d, %zu nodes", asked.got,
-                     launched, ended, nodes);
+                     "the call gives %d, the captured launch %d, the end of capture %d, %zu nodes%s",
+                     asked.got, launched, ended, nodes,
+                     calls[i].what != record_captured     ? ""
+                     : nb_cu.EventSynchronize(timed) == 0 ? "; the event can be waited for"
+                                                          : "; no wait for the event");
             result("measured", name, text);
         }
     }
@@ -612,6 +647,43 @@ static void fill_queue(void)
     result("measured", "launches behind a kernel that waits", text);
 }
 
+/* May an executable graph get another kernel, and one of another shape? NCCL launches kernels of many names. */
+static void update_kernels(void)
+{
+    const uint64_t no_time = 0;
+    uint32_t zero = 0;
+    struct nb_cu_update update;
+    CUgraphExec exec = NULL;
+    CUstream all[] = {nccl, own, third};
+    char text[160];
+    int got[3] = {0};
+
+    start_over();
+    for (int i = 0; i < 4; i++) {
+        CUgraph graph;
+        CU(StreamBeginCapture_v2(nccl, NB_CU_CAPTURE_RELAXED));
+        if (i == 0)
+            launch(mark, 1, 1, nccl, (void *[]){&board_gpu});
+        else if (i == 1)
+            launch(fill, 4, 256, nccl, (void *[]){&board_gpu, (void *)&no_time});
+        else if (i == 2)
+            launch(codec, 1, 128, nccl, (void *[]){&board_gpu, &zero, &zero, (void *)&no_time});
+        else
+            CU(MemsetD32Async(board_gpu + offsetof(struct nb_board, behind), 1, 1, nccl));
+        CU(StreamEndCapture(nccl, &graph));
+        if (i == 0)
+            CU(GraphInstantiateWithFlags(&exec, graph, 0));
+        else
+            got[i - 1] = nb_cu.GraphExecUpdate_v2(exec, graph, &update);
+        CU(GraphLaunch(exec, nccl));
+    }
+    const bool rest = drained(all, 3, WAIT_SECONDS);
+    snprintf(text, sizeof(text),
+             "another kernel and shape gives %d, a third with other arguments %d, a memset in its place %d%s",
+             got[0], got[1], got[2], rest ? "" : "; the stream did not come to rest");
+    result("measured", "update of an executable graph", text);
+}
+
 int together(const char *connections)
 {
     int answer = 0;
@@ -623,12 +695,13 @@ int together(const char *connections)
     own = stream(greatest);
     third = stream(least);
     forked = event();
-    const enum way order[] = {ALONE, GRAPH, GRAPH_ANEW, GRAPH_PRIORITY, BEFORE, BEHIND};
-    for (unsigned i = 0; i < 6; i++)
+    joined = event();
+    const enum way order[] = {ALONE, GRAPH, GRAPH_ANEW, GRAPH_PRIORITY, MARKED, JOINED, BEFORE, BEHIND};
+    for (unsigned i = 0; i < WAYS; i++)
         operations(order[i], OPERATIONS, false);
     bool beside = true;
-    for (unsigned i = 0; i < 6; i++) {
-        const bool there = overlaps(order[i]);
+    for (unsigned i = 0; i < WAYS; i++) {
+        const bool there = overlaps(order[i], false) && overlaps(order[i], true);
         if (order[i] == GRAPH)
             beside = there;
     }
@@ -636,11 +709,14 @@ int together(const char *connections)
         answer |= TOGETHER_OVERLAPS;
     bool through = operations(GRAPH, TEASED, true);
     through = operations(GRAPH_ANEW, TEASED, true) && through;
+    operations(MARKED, TEASED, true);
+    operations(JOINED, TEASED, true);
     if (through)
         answer |= TOGETHER_STARTS;
     operations(ALONE, TEASED, true);
     operations(BEFORE, TEASED, true);
     operations(BEHIND, TEASED, true);
+    update_kernels();
     beside_waits();
     beside_captures();
     fill_queue();

@@ -199,6 +199,8 @@ struct nb_coll_comm {
 
     /* Windows, numbered from 0. The ring has one producer at a time, under submit.lock. */
     struct nb_coll_req *win;    /* [NB_WINDOWS] */
+    _Atomic int asked;          /* NCCL has asked for a window that is not done, since the last step */
+    int64_t asked_ns;           /* time of the last step at which it had, or nothing was open */
     _Atomic uint64_t submitted; /* handed over by NCCL */
     _Atomic uint64_t finished;  /* done */
     uint64_t begun;             /* dequeued by the engine */

@@ -368,6 +368,8 @@ void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
     }
     all_reduce_over(comm);
     comm->stats.func[op->func].ops++;
+    if (comm->device->ops->begins)
+        comm->device->ops->begins(comm->device);
     recorded = find_record(comm, op, op->block, &r) && !(r.flags & NB_RECORD_DOUBT);
     /* A communicator that ncclCommSplit made may share its parent's group. NCCL compares which GPUs lead, but
      * not the order of the nodes. Then it deals blocks in the child's order to a group in the parent's

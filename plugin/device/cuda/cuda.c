@@ -32,10 +32,11 @@ static int cuda_turn(struct nb_device *dev, int busy)
 
     atomic_store_explicit(&d->connected, 1, memory_order_relaxed);
     pthread_mutex_lock(&d->gpu->lock);
-    if (busy)
+    if (busy > 0)
         nb_launches_busy(&d->gpu->launches);
     else
         nb_launches_idle(&d->gpu->launches);
+    d->gpu->launches.given_up = busy < 0;
     ret = nb_launches_turn(&d->gpu->launches);
     pthread_mutex_unlock(&d->gpu->lock);
     return ret;
@@ -58,6 +59,15 @@ static void cuda_shares(struct nb_device *dev, uint64_t comm_id)
     struct nb_gpu *g = nb_cuda_of(dev)->gpu;
 
     nb_gpus_share(g->ctx->gpus, g, comm_id);
+}
+
+static void cuda_begins(struct nb_device *dev)
+{
+    struct nb_cuda_device *d = nb_cuda_of(dev);
+
+    pthread_mutex_lock(&d->gpu->lock);
+    nb_launches_begun(&d->gpu->launches);
+    pthread_mutex_unlock(&d->gpu->lock);
 }
 
 static void free_instance(struct nb_cuda_device *d)
@@ -86,6 +96,7 @@ static const struct nb_device_ops cuda_ops = {
     .close = cuda_close,
     .region = nb_cuda_dev_region,
     .shares = cuda_shares,
+    .begins = cuda_begins,
     .ready = cuda_ready,
     .alloc = nb_cuda_dev_alloc,
     .free = nb_cuda_dev_free,

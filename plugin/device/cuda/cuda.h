@@ -50,20 +50,22 @@ int nb_copier_copy(struct nb_cuda_copier *copier, void *dst, const void *src, si
  * for each batch of work. */
 void nb_launch_attached(struct nb_context *ctx, int gpu, int by);
 
-/* Fork our kernel off `stream`, a CUstream of the calling thread's context: NCCL is about to launch a kernel
- * of communicator `comm_id` (of `nnodes` nodes) there. Return a nonzero number for the next three, or 0
- * without a launch: the communicator has no codecs on this GPU, and is no known child of one that has
- * (device.h, `shares`). */
-uint64_t nb_launch_begin(struct nb_context *ctx, int gpu, uint64_t comm_id, int nnodes, void *stream);
+/* Begin a launch: NCCL is about to launch a kernel of communicator `comm_id` (of `nnodes` nodes) on `stream`, a
+ * CUstream of the calling thread's context. The stream is captured until nb_launch_end. `sums`: the kernel may
+ * have all-reduces. Return a nonzero number for the next two, or 0 without a launch: the communicator has no
+ * codecs on this GPU, and is no known child of one that has (device.h, `shares`). */
+uint64_t nb_launch_begin(struct nb_context *ctx, int gpu, uint64_t comm_id, int nnodes, void *stream,
+                         bool sums);
 
 /* Note that NCCL has launched its kernel, and has still to hand it over to its proxy (end), and that NCCL has
- * handed it over (posted). The first makes no driver call, except for captured launches. Call each once for
- * each nonzero number, on the same thread. 0 is ignored. */
+ * handed it over (posted). The first launches both kernels. `counts`: all operations of the launch that come to
+ * the engine were noted by nb_launch_handed. Call each once for each nonzero number, on the same thread. 0 is
+ * ignored. */
 void nb_launch_end(struct nb_context *ctx, uint64_t launch);
-void nb_launch_posted(struct nb_context *ctx, uint64_t launch);
+void nb_launch_posted(struct nb_context *ctx, uint64_t launch, bool counts);
 
-/* Note that no operation of that launch comes to the engine, so that our kernel may end at once. Call it
- * between the two above. It has no effect on captured launches and for 0. */
-void nb_launch_unused(struct nb_context *ctx, uint64_t launch);
+/* Note that NCCL hands over an operation of communicator `comm_id` that comes to the engine, other than an
+ * all-reduce. Any thread. */
+void nb_launch_handed(struct nb_context *ctx, int gpu, uint64_t comm_id);
 
 #endif

@@ -12,7 +12,8 @@
 
 typedef int nb_cu_result; /* CUresult: 0 is success */
 typedef int nb_cu_device;
-typedef void *nb_cu_context, *nb_cu_module, *nb_cu_function, *nb_cu_stream, *nb_cu_event;
+typedef void *nb_cu_context, *nb_cu_module, *nb_cu_function, *nb_cu_stream, *nb_cu_event, *nb_cu_graph,
+    *nb_cu_graph_exec;
 typedef uint64_t nb_cu_ptr;
 
 enum {
@@ -31,6 +32,7 @@ enum {
     NB_CU_STREAM_NON_BLOCKING = 1,
     NB_CU_EVENT_DISABLE_TIMING = 2,
     NB_CU_CAPTURE_NONE = 0,
+    NB_CU_CAPTURE_INVALIDATED = 2,
     NB_CU_CAPTURE_MODE_RELAXED = 2,
 
     NB_CU_POINTER_MEMORY_TYPE = 2,
@@ -64,6 +66,11 @@ struct nb_cu_launch_config { /* CUlaunchConfig */
     nb_cu_stream stream;
     struct nb_cu_launch_attr *attrs;
     unsigned nattrs;
+};
+
+struct nb_cu_graph_update { /* CUgraphExecUpdateResultInfo */
+    int result;
+    void *node, *from;
 };
 
 struct nb_cu_location { /* CUmemLocation */
@@ -108,8 +115,16 @@ struct nb_cu_access { /* CUmemAccessDesc */
     F(StreamDestroy_v2, (nb_cu_stream)) \
     F(StreamSynchronize, (nb_cu_stream)) \
     F(StreamWaitEvent, (nb_cu_stream, nb_cu_event, unsigned)) \
+    F(StreamGetFlags, (nb_cu_stream, unsigned *)) \
     F(StreamIsCapturing, (nb_cu_stream, int *)) \
     F(StreamGetCaptureInfo_v2, (nb_cu_stream, int *, uint64_t *, void *, void *, size_t *)) \
+    F(StreamBeginCapture_v2, (nb_cu_stream, int)) \
+    F(StreamEndCapture, (nb_cu_stream, nb_cu_graph *)) \
+    F(GraphInstantiateWithFlags, (nb_cu_graph_exec *, nb_cu_graph, unsigned long long)) \
+    F(GraphExecUpdate_v2, (nb_cu_graph_exec, nb_cu_graph, struct nb_cu_graph_update *)) \
+    F(GraphLaunch, (nb_cu_graph_exec, nb_cu_stream)) \
+    F(GraphExecDestroy, (nb_cu_graph_exec)) \
+    F(GraphDestroy, (nb_cu_graph)) \
     F(EventCreate, (nb_cu_event *, unsigned)) \
     F(EventDestroy_v2, (nb_cu_event)) \
     F(EventRecord, (nb_cu_event, nb_cu_stream)) \

@@ -207,16 +207,14 @@ static void announce(const struct nb_gpu *g)
         g->arena.virtual_memory ? "grows on demand" : "cannot grow (no virtual memory management)",
         g->arena.mapped >> 20);
     if (l->how == NB_LAUNCH_RESIDENT)
-        NB_INFO(
-            NCCL_INIT | NCCL_NET,
-            "cuda: the kernel is launched beside each of NCCL's (KernelLaunch events), also in graphs%s%s",
-            l->first ? ", before it" : "",
-            loads_eagerly() ? ""
-            : !l->first
-                ? ". Set CUDA_MODULE_LOADING=EAGER if several threads launch kernels: a thread that loads a "
-                  "kernel between NCCL's launch and this one holds up both"
-                : ". Set CUDA_MODULE_LOADING=EAGER if several threads launch kernels: a thread that loads "
-                  "several in a row, or one after a graph was captured, may hold up both");
+        NB_INFO(NCCL_INIT | NCCL_NET,
+                "cuda: the kernel is launched beside each of NCCL's (KernelLaunch events), also in graphs%s",
+                l->together ? ", both by one call"
+                : loads_eagerly()
+                    ? ", behind it (NIBBLE_GPU_LAUNCH=behind)"
+                    : ", behind it (NIBBLE_GPU_LAUNCH=behind). Set CUDA_MODULE_LOADING=EAGER if several "
+                      "threads launch kernels: a thread that loads a kernel between NCCL's launch and this "
+                      "one holds up both");
     else
         NB_INFO(NCCL_INIT | NCCL_NET,
                 "cuda: the kernel is launched for each batch of work, on a stream of its own: %s",
@@ -263,7 +261,8 @@ int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct
     g->comm_id = wish->comm_id;
     g->nnodes = wish->nnodes;
     g->launches.how = how;
-    g->launches.first = ctx->params->gpu_launch == NB_GPU_LAUNCH_BEFORE;
+    g->launches.together = ctx->params->gpu_launch != NB_GPU_LAUNCH_BEHIND;
+    g->launches.queues = nb_launch_queues();
     pthread_mutex_init(&g->lock, NULL);
     pthread_mutex_init(&g->launches.lock, NULL);
     g->launches.thread = &g->thread;

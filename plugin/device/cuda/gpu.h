@@ -171,26 +171,25 @@ enum nb_launching {
  * without a log line. Any thread. */
 int nb_launch_choose(struct nb_context *ctx, int gpu, enum nb_launching *how, char *why, size_t cap);
 
+/* Return the job's number of hardware queues (CUDA_DEVICE_MAX_CONNECTIONS). */
+int nb_launch_queues(void);
+
 /* ---- launch.c, turn.c: when the kernel runs ------------------------------------------------------------ */
 
 #define NB_LAUNCH_OPEN 4096u      /* launches outside captures that have not ended */
 #define NB_LAUNCH_CAPTURED 16384u /* captured ones: a place for each until the communicator is closed */
 #define NB_LAUNCH_STREAMS 4u      /* captures in flight at once */
 
-/* States of a place: the table in launch.c. The engine's turn skips the states before AHEAD. */
+#define NB_LAUNCH_QUEUES 8 /* hardware queues that a GPU has by default */
+
+/* States of a place: the table in launch.c. */
 enum nb_beside_state {
     NB_BESIDE_FREE = 0,
     NB_BESIDE_MADE,
-    NB_BESIDE_LEFT,
-    NB_BESIDE_AHEAD,
-    NB_BESIDE_LATE,
-    NB_BESIDE_OPEN,
-    NB_BESIDE_NOTHING,
+    NB_BESIDE_OPEN, /* the engine's turn changes this one and the later ones */
     NB_BESIDE_TOLD,
     NB_BESIDE_MARKED,
-    NB_BESIDE_SPARE,
     NB_BESIDE_CAPTURED,
-    NB_BESIDE_STATES
 };
 
 /* A place for an NCCL kernel, with our kernel beside it. */
@@ -200,11 +199,13 @@ struct nb_beside {
     nb_cu_stream stream, ours; /* NCCL's, and the one for our kernel */
     nb_cu_event event;         /* our kernel has ended. Valid until the launch is ended */
     uint64_t number;           /* of our kernel, from its launch on, without captures */
-    _Atomic int unmarked;      /* its mark has still to be submitted (nb_launches_posted) */
-    _Atomic int wanted;        /* NCCL's launch does not return: launch another of ours */
-    int64_t asked_ns;          /* time of the request for it. 0: no request */
-    int64_t forked_ns;         /* time of our launch */
-    int64_t begun_ns;          /* time at which ours was seen to run. 0: not yet */
+    bool together;             /* both kernels are launched by one call */
+    bool marks;                /* a mark comes behind NCCL's kernel */
+    bool counts;               /* the launch's operations can be counted. From `posted` on, like `upto` */
+    uint64_t upto;             /* operations handed over up to this launch */
+    _Atomic int posted;        /* NCCL has handed it over */
+    uint64_t served;           /* first turn in which they all had begun. 0: not yet */
+    int64_t forked_ns;         /* time of the fork */
     uint64_t marked;           /* turn that saw the mark */
     int64_t marked_ns;         /* its time */
     _Atomic unsigned blocks;   /* our kernel's blocks in the GPU's budget, until it is told to end */
@@ -218,7 +219,8 @@ struct nb_launches {
     nb_cu_function kernel;
     pthread_mutex_t lock; /* for launching: streams, events, places being made, `next_event` */
     enum nb_launching how;
-    int first;           /* launch ours before NCCL's, where no reason forbids it, else behind it */
+    bool together;       /* launch both kernels by one call, where NCCL's stream can be captured */
+    int queues;          /* hardware queues of the job */
     unsigned blocks;     /* budget of the GPU: maximum of a launch (gpus.c) */
     unsigned teams;      /* of a block */
     nb_cu_stream stream; /* ours */
@@ -228,20 +230,22 @@ struct nb_launches {
     nb_cu_event before, behind;
     nb_cu_event event[16];
     unsigned next_event;
+    nb_cu_graph_exec exec[2]; /* of both kernels, without and with a mark. NULL: none yet */
+    uint64_t owns, followed;  /* kernels launched on our stream. Of these, those that a capture followed */
     uint32_t *mark; /* pinned: [NB_LAUNCH_OPEN + NB_LAUNCH_CAPTURED]. Set by the GPU behind NCCL's kernel */
     struct nb_beside *beside;                  /* the same places */
     _Atomic unsigned captured;                 /* places of captured launches in use */
     _Atomic unsigned places;                   /* places of others in use */
+    _Atomic uint64_t handed;                   /* countable operations that NCCL has handed over */
+    uint64_t begun;                            /* of these, those that the engine has begun */
     _Atomic unsigned open;                     /* of these, with a kernel that was not told to end */
     uint64_t waiting[NB_LAUNCH_CAPTURED / 64]; /* captured places whose mark was seen and whose end is due */
     uint64_t turn;                             /* number of the engine's turn */
     uint64_t idle;             /* the last turn before which the communicator had no open work, plus 1 */
     uint64_t due;              /* ends due, to be told to the kernel */
     uint64_t told;             /* ends told */
-    _Atomic uint64_t launched; /* kernels launched, not counting replays */
+    _Atomic uint64_t launched; /* kernels launched outside of graphs of the job */
     uint64_t alone;            /* of these, for a batch */
-    uint64_t
-        again; /* of these, for a launch of NCCL's whose kernel had left, or was about to. Under `lock` */
     uint64_t
         alone_turn; /* turn in which the engine learned of kernels launched alone and not yet told to end */
     unsigned alone_open;           /* their number */
@@ -253,8 +257,7 @@ struct nb_launches {
     _Atomic unsigned alone_blocks; /* their blocks in the GPU's budget */
     int64_t now;                   /* time of the engine's turn */
     int64_t busy_ns;               /* last time at which the communicator had open work */
-    _Atomic unsigned stalls;       /* launches of NCCL's in a row that did not return while ours ran */
-    _Atomic unsigned late;         /* places for which the driver thread is to launch a kernel */
+    bool given_up;                 /* its open work will not be finished. Until the next turn */
     int64_t orphan_ns;             /* time since which work has no kernel. 0: it has one */
     int said;                      /* the launch of a kernel of its own was logged */
 };
@@ -270,28 +273,27 @@ void nb_launches_close(struct nb_launches *l);
  * entered. */
 void nb_launches_forget(struct nb_launches *l);
 
-/* Fork our kernel off `stream`, where NCCL is about to launch one. Return a nonzero ticket of 48 bits for the
- * three below, or 0 without a launch (the device works in batches or has failed, or an error was logged). */
-uint64_t nb_launches_fork(struct nb_launches *l, nb_cu_stream stream);
-/* Note that NCCL has launched its kernel, and has still to hand it over to its proxy. Once for each ticket.
- * Where ours are launched before NCCL's it calls no driver and does not wait, unless a graph is or was
- * captured, or NCCL's launches always stall beside ours. In these cases, and where ours are launched behind
- * NCCL's, it launches ours and submits the mark. */
+/* Begin a launch: NCCL is about to launch a kernel on `stream`, which is captured until the join. `sums`: the
+ * kernel may have all-reduces. Return a nonzero ticket of 48 bits for the two below, or 0 without a launch
+ * (the device works in batches or has failed, or an error was logged). */
+uint64_t nb_launches_fork(struct nb_launches *l, nb_cu_stream stream, bool sums);
+/* Launch both kernels, or ours behind NCCL's: NCCL has launched its kernel, and has still to hand it over to
+ * its proxy. Once for each ticket. */
 void nb_launches_join(struct nb_launches *l, uint64_t ticket);
-/* Note that NCCL has handed it over, and submit the mark that reports its kernel's end. Once for each ticket,
- * after the join. Afterwards the ticket is invalid. */
-void nb_launches_posted(struct nb_launches *l, uint64_t ticket);
-/* Note that no operation of that launch comes to the engine. Between the join and `posted`. Ignored for
- * captured launches. */
-void nb_launches_unused(struct nb_launches *l, uint64_t ticket);
+/* Note that NCCL has handed it over. `counts`: all of its operations that come to the engine were noted by
+ * nb_launches_handed. Once for each ticket, after the join. Afterwards the ticket is invalid. */
+void nb_launches_posted(struct nb_launches *l, uint64_t ticket, bool counts);
+/* Note that NCCL hands over an operation that comes to the engine, other than an all-reduce. Any thread. */
+void nb_launches_handed(struct nb_launches *l);
 
-/* Launch kernels whose launch came too late for NCCL's, and one for waiting work without a kernel, unless one
- * has come meanwhile. On the driver thread. */
+/* Launch a kernel for waiting work without one, unless one has come meanwhile. On the driver thread. */
 void nb_launches_alone(struct nb_launches *l);
 
 /* Make a turn of the engine: see which of NCCL's kernels have ended, tell ours to end, launch for a batch,
  * watch the clock. Calls no driver. Return 1 while it may make progress without waking the engine. */
 int nb_launches_turn(struct nb_launches *l);
+/* Note that the engine begins an operation that is no all-reduce. */
+void nb_launches_begun(struct nb_launches *l);
 /* Note that the communicator has open work now (a window, or an operation that expects more windows), or has
  * none. */
 void nb_launches_busy(struct nb_launches *l);

@@ -17,11 +17,14 @@
 #define ORPHAN_NS INT64_C(500000)
 #define ORPHAN_CAPTURED_NS INT64_C(5000000000)
 #define DRAIN_NS INT64_C(5000000000)
-#define LINGER_NS INT64_C(1000000000)
+/* Time after NCCL's kernel for open windows. The job's stream waits for ours where both are in one graph. A
+ * kernel of its own does the rest, which has to wait long after a capture (ORPHAN_CAPTURED_NS). */
+#define LINGER_NS INT64_C(5000000)
+#define LINGER_CAPTURED_NS INT64_C(1000000000)
+/* Time without open work after which a launch without a mark has none. A node may wait that long for another
+ * GPU of its own, which saves a checkpoint. */
+#define FORGOTTEN_NS INT64_C(600000000000)
 #define ALONE_NS INT64_C(1000000) /* time without work after which a kernel of its own ends */
-#define HOLD_NS INT64_C(2000000)  /* maximum time of NCCL's launch after ours */
-/* Maximum time from the end of all work to the calls that follow NCCL's launch. */
-#define LEAVE_NS INT64_C(50000000)
 
 static void give_blocks(struct nb_launches *l, _Atomic unsigned *taken)
 {
@@ -39,33 +42,34 @@ static int take_mark(struct nb_launches *l, unsigned place)
     return 1;
 }
 
-enum event { NONE, MARK, DUE, EVENTS }; /* DUE: its turn to end, or idle, or NCCL's launch does not return */
+/* Return whether the engine has served all operations up to this launch, so that its kernel may end. */
+static bool is_served(struct nb_launches *l, struct nb_beside *b)
+{
+    if (!atomic_load_explicit(&b->posted, memory_order_acquire) || !b->counts || l->begun < b->upto)
+        return false;
+    if (!b->served)
+        b->served = l->turn;
+    return l->idle > b->served;
+}
 
-/* Effect of the engine's turn on a place. `ends`: its kernel is told to end. */
-static const struct transition {
-    int next;
-    bool ends;
-} transition[NB_BESIDE_STATES][EVENTS] = {
-    [NB_BESIDE_AHEAD] = {[NONE] = {NB_BESIDE_AHEAD, false},
-                         [MARK] = {NB_BESIDE_AHEAD, false},
-                         [DUE] = {NB_BESIDE_LEFT, true}},
-    [NB_BESIDE_LATE] =
-        {[NONE] = {NB_BESIDE_LATE, false}, [MARK] = {NB_BESIDE_FREE, false}, [DUE] = {NB_BESIDE_LATE, false}},
-    [NB_BESIDE_OPEN] = {[NONE] = {NB_BESIDE_OPEN, false},
-                        [MARK] = {NB_BESIDE_MARKED, false},
-                        [DUE] = {NB_BESIDE_TOLD, true}},
-    [NB_BESIDE_NOTHING] = {[NONE] = {NB_BESIDE_NOTHING, false},
-                           [MARK] = {NB_BESIDE_FREE, true},
-                           [DUE] = {NB_BESIDE_TOLD, true}},
-    [NB_BESIDE_TOLD] =
-        {[NONE] = {NB_BESIDE_TOLD, false}, [MARK] = {NB_BESIDE_FREE, false}, [DUE] = {NB_BESIDE_TOLD, false}},
-    [NB_BESIDE_MARKED] = {[NONE] = {NB_BESIDE_MARKED, false},
-                          [MARK] = {NB_BESIDE_MARKED, false},
-                          [DUE] = {NB_BESIDE_FREE, true}},
-    [NB_BESIDE_SPARE] = {[NONE] = {NB_BESIDE_SPARE, false},
-                         [MARK] = {NB_BESIDE_SPARE, false},
-                         [DUE] = {NB_BESIDE_FREE, true}},
-};
+/* Return whether no work will come for a launch without a mark: GPU or communicator have failed, NCCL has
+ * given the operation up (ncclCommAbort), or the launch has been without open work for long. */
+static bool is_forgotten(struct nb_launches *l, const struct nb_beside *b)
+{
+    const int64_t since = l->busy_ns > b->forked_ns ? l->busy_ns : b->forked_ns;
+
+    if (!b->marks && (l->given_up || atomic_load(&l->ring->failed)))
+        return true;
+    if (b->marks || l->now - since < FORGOTTEN_NS)
+        return false;
+    NB_INFO(
+        NCCL_NET,
+        "cuda: GPU %d: a launch of NCCL's had no work for %d s, and its codec kernel ends. %llu operations "
+        "handed over, %llu begun",
+        l->cuda->ordinal, (int)(FORGOTTEN_NS / (int64_t)NB_NS_PER_S), (unsigned long long)b->upto,
+        (unsigned long long)l->begun);
+    return true;
+}
 
 /* Return whether all kernels launched before this place's were told to end, so that this one is next. */
 static bool is_next(const struct nb_launches *l, const struct nb_beside *b)
@@ -73,111 +77,62 @@ static bool is_next(const struct nb_launches *l, const struct nb_beside *b)
     return atomic_load(&l->captured) == 0 && l->told + l->due == b->number;
 }
 
-/* Return whether a kernel without work may leave. No mark will report that NCCL's kernel has ended before
- * another thread gets on, and that thread may wait for ours. */
-static bool may_leave(struct nb_launches *l, struct nb_beside *b)
+static bool may_end(const struct nb_launches *l, const struct nb_beside *b)
 {
-    const uint64_t started = __atomic_load_n(&l->ring->host->ring.started, __ATOMIC_ACQUIRE);
+    const int64_t linger = atomic_load(&l->captured) ? LINGER_CAPTURED_NS : LINGER_NS;
 
-    if (!atomic_load(&b->unmarked) || !is_next(l, b) || started <= b->number)
-        return false;
-    if (!b->begun_ns)
-        b->begun_ns = l->now;
-    return l->busy_ns > b->begun_ns ? l->now - l->busy_ns > LEAVE_NS : l->now - b->begun_ns > LINGER_NS;
+    return l->idle > b->marked || l->now - b->marked_ns > linger;
 }
 
-/* Handle a launch of NCCL's that does not return: ask for another kernel of ours. Return true when that had
- * time to get into the driver behind NCCL's, so that this one may leave. */
-static bool stalls(struct nb_launches *l, struct nb_beside *b)
-{
-    if (l->now - b->forked_ns < HOLD_NS / 2 || !is_next(l, b))
-        return false;
-    if (b->asked_ns)
-        return l->now - b->asked_ns > HOLD_NS / 2;
-    b->asked_ns = l->now;
-    atomic_store(&b->wanted, 1);
-    nb_cuda_thread_ask(l->thread, NB_CUDA_THREAD_LAUNCH);
-    return false;
-}
-
-static enum event event_of(struct nb_launches *l, unsigned place, int state)
+/* Return the state that follows. *ends: the place's kernel is told to end. */
+static int next_state(struct nb_launches *l, unsigned place, int state, bool *ends)
 {
     struct nb_beside *b = &l->beside[place];
 
-    if (state == NB_BESIDE_AHEAD)
-        return stalls(l, b) ? DUE : NONE;
-    if (state != NB_BESIDE_MARKED && state != NB_BESIDE_SPARE && take_mark(l, place))
-        return MARK;
-    if ((state == NB_BESIDE_NOTHING || state == NB_BESIDE_SPARE) && is_next(l, b))
-        return DUE;
-    if (state == NB_BESIDE_OPEN && may_leave(l, b))
-        return DUE;
-    if (state == NB_BESIDE_MARKED && (l->idle > b->marked || l->now - b->marked_ns > LINGER_NS))
-        return DUE;
-    return NONE;
-}
-
-/* Tell a place's kernel to end. */
-static void end_one(struct nb_launches *l, unsigned blocks)
-{
-    l->due++;
-    atomic_fetch_sub(&l->open, 1);
-    nb_gpus_give_blocks(l->ctx->gpus, l->cuda->ordinal, blocks);
-}
-
-/* Change an AHEAD or LATE place. Other threads leave these states, too, and the first change decides. */
-static void look_at_shared(struct nb_launches *l, unsigned place, int state, enum event event)
-{
-    struct nb_beside *b = &l->beside[place];
-    const struct transition *t = &transition[state][event];
-    unsigned blocks;
-    int was = state;
-
-    if (t->next == state)
-        return;
-    blocks = t->ends ? atomic_exchange(&b->blocks, 0) : 0; /* before another launch can have some */
-    if (!atomic_compare_exchange_strong(&b->state, &was, t->next)) {
-        if (t->ends)
-            atomic_store(&b->blocks, blocks);
-        if (event == MARK)
-            __atomic_store_n(&l->mark[place], 1, __ATOMIC_RELEASE);
-        return;
-    }
-    if (t->ends)
-        end_one(l, blocks);
-    if (t->next == NB_BESIDE_FREE) {
-        atomic_fetch_sub(&l->late, 1);
-        atomic_fetch_sub(&l->places, 1);
+    *ends = false;
+    switch (state) {
+    case NB_BESIDE_OPEN:
+        if (b->marks && take_mark(l, place))
+            return NB_BESIDE_MARKED;
+        *ends = (is_next(l, b) && is_served(l, b)) || is_forgotten(l, b);
+        return !*ends ? state : b->marks ? NB_BESIDE_TOLD : NB_BESIDE_FREE;
+    case NB_BESIDE_TOLD: return take_mark(l, place) ? NB_BESIDE_FREE : state;
+    case NB_BESIDE_MARKED: *ends = may_end(l, b); return *ends ? NB_BESIDE_FREE : state;
+    default: return state;
     }
 }
 
-/* Look at launches that are not captured. */
+/* Look at launches that are not captured by the job. */
 static void look_at_open(struct nb_launches *l)
 {
     unsigned left = atomic_load(&l->places);
 
+    /* Operations of a child may begin before its launches are known. No launch counts them. */
+    if (left == 0 && l->begun > atomic_load(&l->handed))
+        l->begun = atomic_load(&l->handed);
     for (unsigned i = 0; i < NB_LAUNCH_OPEN && left; i++) {
         struct nb_beside *b = &l->beside[i];
         const int state = atomic_load_explicit(&b->state, memory_order_acquire);
+        bool ends;
         left -= state != NB_BESIDE_FREE;
-        if (state < NB_BESIDE_AHEAD)
+        if (state < NB_BESIDE_OPEN)
             continue;
-        const enum event event = event_of(l, i, state);
-        if (state < NB_BESIDE_OPEN) {
-            look_at_shared(l, i, state, event);
+        const int next = next_state(l, i, state, &ends);
+        if (next == state)
             continue;
+        if (ends) {
+            l->due++;
+            atomic_fetch_sub(&l->open, 1);
+            give_blocks(l, &b->blocks);
         }
-        const struct transition *t = &transition[state][event];
-        if (t->ends)
-            end_one(l, atomic_exchange(&b->blocks, 0));
-        if (t->next == state)
-            continue;
-        if (t->next == NB_BESIDE_MARKED) {
+        if (next == NB_BESIDE_MARKED) {
             b->marked = l->turn;
             b->marked_ns = l->now;
         }
-        atomic_store_explicit(&b->state, t->next, memory_order_release);
-        if (t->next == NB_BESIDE_FREE)
+        if (state == NB_BESIDE_MARKED && l->idle > b->marked && atomic_load(&b->posted) && l->begun < b->upto)
+            l->begun = b->upto; /* NCCL's kernel has ended, so all of them have begun and ended */
+        atomic_store_explicit(&b->state, next, memory_order_release);
+        if (next == NB_BESIDE_FREE)
             atomic_fetch_sub(&l->places, 1);
     }
 }
@@ -196,7 +151,7 @@ static int look_at_captured(struct nb_launches *l)
             b->marked_ns = l->now;
         }
         if (*word & bit) {
-            if (l->idle > b->marked || l->now - b->marked_ns > LINGER_NS) {
+            if (may_end(l, b)) {
                 *word &= ~bit;
                 l->due++;
             } else {
@@ -280,6 +235,11 @@ static void watch(struct nb_launches *l, int64_t since, uint64_t started, uint64
     nb_ring_fail(l->ring, -ETIMEDOUT);
 }
 
+void nb_launches_begun(struct nb_launches *l)
+{
+    l->begun++;
+}
+
 void nb_launches_busy(struct nb_launches *l)
 {
     l->busy_ns = nb_clock_ns(&l->ctx->clock);
@@ -352,8 +312,7 @@ int nb_launches_turn(struct nb_launches *l)
         /* Without a kernel: every kernel that was told to end has ended. One that was told, but has not
          * ended, does only the work from before it was told, and `published` may have grown since. */
         const int nobody = started <= ended && l->told <= ended && l->due == 0 &&
-                           atomic_load(&l->open) == 0 && atomic_load(&l->late) == 0 && !waiting &&
-                           !l->alone_open;
+                           atomic_load(&l->open) == 0 && !waiting && !l->alone_open;
         if (!nobody)
             l->orphan_ns = 0;
         else if (l->how == NB_LAUNCH_BATCH ||
@@ -372,5 +331,5 @@ int nb_launches_turn(struct nb_launches *l)
         end_alone(l);
     tell(l);
     return work || waiting || l->wanted || l->alone_open || l->due || started != ended || l->told > ended ||
-           atomic_load(&l->open) || atomic_load(&l->late);
+           atomic_load(&l->open);
 }

@@ -53,7 +53,9 @@ struct nb_events {
     pthread_mutex_t grow;                       /* captured calls: not locked in callbacks */
     _Atomic uint64_t expected[NB_FUNC_COUNT];   /* sequence number of the next launch that is not captured */
     _Atomic uint32_t unlaunched[NB_FUNC_COUNT]; /* uncaptured calls since the last launch */
-    atomic_bool bypassed;                       /* 1: already logged */
+    _Atomic int64_t
+        pending[NB_FUNC_COUNT]; /* uncaptured calls without a launch event. Too high rather than too low */
+    atomic_bool bypassed;       /* 1: already logged */
     _Atomic uint64_t n_calls, n_calls_dropped, n_launches, n_recorded, n_elsewhere, n_orphans,
         n_contradictions, n_missing, n_unqueued, n_bypassed;
 };
@@ -177,6 +179,8 @@ static void count_unlaunched(struct nb_events *ev, int func)
 {
     const uint32_t n = 1 + atomic_fetch_add_explicit(&ev->unlaunched[func], 1, memory_order_relaxed);
 
+    atomic_fetch_add_explicit(&ev->pending[func], 1, memory_order_relaxed);
+
     if (ev->nnodes < 2 || n < NB_EVENTS_UNLAUNCHED)
         return;
     add(&ev->n_bypassed, n == NB_EVENTS_UNLAUNCHED ? n : 1);
@@ -271,13 +275,13 @@ void *nb_events_call(struct nb_events *ev, const struct nb_events_call *call)
  *
  *     state     kernel begins          kernel ends     operation launched  operation ends      group ends
  *     IDLE      OPEN (1)               -               -                   -                   -
- *     OPEN      OPEN (1)               LAUNCHED: end() reaches |= its (2)  -                   -
- *     LAUNCHED  posted() (3), OPEN (1) -               reaches |= its (2)  IDLE: posted() (4)  IDLE: posted()
+ *     OPEN      OPEN (1)               LAUNCHED: end() sums |= its (2)     -                   -
+ *     LAUNCHED  posted() (3), OPEN (1) -               sums |= its (2)     IDLE: posted()      IDLE: posted()
  *
- *     (1) IDLE when the observer ignores this launch
- *     (2) only for an operation of the kernel's communicator
+ *     (1) IDLE when the observer ignores this launch, and where the kernel can only send, receive and
+ *         broadcast: it gets no codec kernel
+ *     (2) only for an operation of the kernel's communicator that reaches CollNet
  *     (3) where the last kernel was of the same communicator
- *     (4) after unused() unless `reaches`
  */
 static _Thread_local struct {
     enum { IDLE = 0, OPEN, LAUNCHED } state;
@@ -285,25 +289,36 @@ static _Thread_local struct {
     struct nb_context *ctx;
     const struct nb_launch_observer *launches;
     struct nb_events *events;
-    int reaches; /* an operation of the launch reaches CollNet */
+    bool
+        sums; /* an operation of the launch is an all-reduce that reaches CollNet, whose end is not counted */
 } kernel;
 
 #define KERNEL 0x7u /* marks, like MARK above */
 #define OPERATION 0x3u
 #define GROUP 0x5u
 
+/* Return whether a user's call of this function may be in the next launch. Captured calls count for good,
+ * since no event says when they are launched. */
+static bool may_have(struct nb_events *ev, int func)
+{
+    return atomic_load_explicit(&ev->pending[func], memory_order_relaxed) > 0 ||
+           atomic_load_explicit(&ev->kept_next, memory_order_relaxed) > 0;
+}
+
 void *nb_events_kernel(struct nb_events *ev, void *stream)
 {
-    const struct nb_launch_observer *to = ev->launches;
+    const bool sums = may_have(ev, NB_FUNC_ALL_REDUCE);
+    const bool any = sums || may_have(ev, NB_FUNC_ALL_GATHER) || may_have(ev, NB_FUNC_REDUCE_SCATTER);
+    const struct nb_launch_observer *to = any ? ev->launches : NULL;
 
     /* otherwise ev may be gone */
     if (kernel.state == LAUNCHED && kernel.events == ev && kernel.ctx == ev->ctx)
-        kernel.launches->posted(kernel.ctx, kernel.launch);
-    kernel.launch = to ? to->begin(ev->ctx, ev->device, ev->comm_id, ev->nnodes, stream) : 0;
+        kernel.launches->posted(kernel.ctx, kernel.launch, !kernel.sums);
+    kernel.launch = to ? to->begin(ev->ctx, ev->device, ev->comm_id, ev->nnodes, stream, sums) : 0;
     kernel.ctx = ev->ctx;
     kernel.launches = to;
     kernel.events = ev;
-    kernel.reaches = 0;
+    kernel.sums = false;
     kernel.state = kernel.launch ? OPEN : IDLE;
     return kernel.state == OPEN ? (void *)(uintptr_t)KERNEL : NULL;
 }
@@ -323,14 +338,9 @@ void nb_events_stop(void *handle)
     if ((uintptr_t)handle == KERNEL && kernel.state == OPEN) {
         kernel.state = LAUNCHED;
         kernel.launches->end(kernel.ctx, kernel.launch);
-    } else if ((uintptr_t)handle == OPERATION && kernel.state == LAUNCHED) {
+    } else if (((uintptr_t)handle == OPERATION || (uintptr_t)handle == GROUP) && kernel.state == LAUNCHED) {
         kernel.state = IDLE;
-        if (!kernel.reaches)
-            kernel.launches->unused(kernel.ctx, kernel.launch);
-        kernel.launches->posted(kernel.ctx, kernel.launch);
-    } else if ((uintptr_t)handle == GROUP && kernel.state == LAUNCHED) {
-        kernel.state = IDLE;
-        kernel.launches->posted(kernel.ctx, kernel.launch);
+        kernel.launches->posted(kernel.ctx, kernel.launch, !kernel.sums);
     }
 }
 
@@ -381,6 +391,8 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
     }
     atomic_store_explicit(&ev->unlaunched[func], 0, memory_order_relaxed);
     known = look_up(ev, op->call, &call);
+    if (known && !call.captured)
+        atomic_fetch_sub_explicit(&ev->pending[call.func], 1, memory_order_relaxed);
     missing = missing_before(ev, func, op->seq, known && call.captured);
     if (type < 0) {
         if (missing && ev->nnodes > 1)
@@ -389,8 +401,10 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
         return;
     }
     reaches = reaches_collnet(op->algo, ev->nnodes, &chain);
-    if (kernel.events == ev)
-        kernel.reaches |= reaches;
+    if (reaches && func == NB_FUNC_ALL_REDUCE)
+        kernel.sums |= kernel.events == ev;
+    else if (reaches && ev->launches)
+        ev->launches->handed(ev->ctx, ev->device, ev->comm_id);
     memset(&r, 0, sizeof(r));
     r.func = (enum nb_func)func;
     r.type = (ncclDataType_t)type;

@@ -55,7 +55,7 @@ def nccl(rank, count, configuration, folder):
     coded = graded and warm == "0"
     recognised = not graded and warm is None and env.get("NIBBLE_RS") == "int4"
     lines = summary(rank, coded or recognised, recognised)
-    if env.get("NIBBLE_DEVICE") == "cuda" and env.get("CUDA_DEVICE_MAX_CONNECTIONS") != "1":
+    if env.get("NIBBLE_DEVICE") == "cuda":
         lines.append("cuda: GPU 0 (none): codecs run on it")
     log(lines)
     with open(os.path.join(folder, f"rank{rank}.json"), "w") as f:
