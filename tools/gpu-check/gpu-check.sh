@@ -186,7 +186,7 @@ run_part()
         hazards)
             # All hazards, of one way to launch: the others differ in settings alone.
             PYTHONPATH=$here/dry "$NB_PYTHON" "$here/hazards_check.py" --plugin "$NB_PLUGIN" --out "$NB_WORK" --limit "$2" \
-                --modes 'device pointers, before'
+                --modes 'device pointers, behind'
             exit $?
             ;;
         esac

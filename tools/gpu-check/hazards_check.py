@@ -333,6 +333,8 @@ def main():
                    "; ".join(bad) or (group.why() if not group.passed() else words))
         with open(os.path.join(arguments.out, "hazards.json"), "w") as f:
             json.dump(results, f, indent=1)
+    if not results:
+        report.row("failed", "hazards", "nothing was measured: no row has these modes, hazards and time")
     return report.status()
 
 
