@@ -311,6 +311,18 @@ static void judge_switch(struct sim *s, struct sim_proxy *p)
             p->node->number, p->index, (long long)((s->now - at) / SIM_MS));
 }
 
+/* A node that calls another node lost must have read all control messages of that node: the reason may be in
+ * the last one. */
+static void judge_loss(struct sim *s, const struct sim_proxy *p)
+{
+    int lost;
+
+    if (p->coll->failure.author == p->rank && sscanf(p->coll->failure.text, "lost node %d", &lost) == 1 &&
+        sim_network_has_unread(s, p->index, p->comm->member[lost], p->node->number))
+        sim_violation(s, "node %d: communicator %d has unread messages of the node that it calls lost: %s",
+                      p->node->number, p->index, p->coll->failure.text);
+}
+
 /* A communicator of the node has failed: check that it had a reason. */
 static void judge_failure(struct sim *s, struct sim_proxy *p)
 {
@@ -328,6 +340,7 @@ static void judge_failure(struct sim *s, struct sim_proxy *p)
         sim_violation(
             s, "node %d: communicator %d has failed, and the cause that is told is not the true one: %s",
             p->node->number, p->index, text);
+    judge_loss(s, p);
 }
 
 void sim_judge_connected(struct sim *s, struct sim_proxy *p)

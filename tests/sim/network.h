@@ -30,6 +30,8 @@ void sim_network_kill(struct sim *s, int node, bool silently);
 bool sim_network_reset(struct sim *s, int a, int b, uint64_t which, int comm, int ends);
 /* Return whether a node has messages in flight on a connection that was ended so, and will hear of it. */
 bool sim_network_shows(const struct sim *s, int comm);
+/* Return whether CONTROL from a node holds messages that their receiver has not read. */
+bool sim_network_has_unread(const struct sim *s, int comm, int from, int to);
 /* Stop deliveries until `until`. */
 bool sim_network_stall(struct sim *s, int a, int b, uint64_t which, int64_t until);
 /* Flip a bit of the next message from a to b, or cut off its end. `limit`: the bit lies below so many bytes,

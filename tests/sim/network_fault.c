@@ -115,6 +115,23 @@ bool sim_network_shows(const struct sim *s, int comm)
     return false;
 }
 
+bool sim_network_has_unread(const struct sim *s, int comm, int from, int to)
+{
+    const struct sim_network *w = s->network;
+
+    for (int i = 0; i < w->conns.n; i++) {
+        const struct conn *c = sim_conn_at(w, i);
+        if (c->comm != comm || !c->control || c->from != from || c->to != to || !c->recv.open)
+            continue;
+        if (c->inbox.head)
+            return true;
+        for (const struct request *r = c->recv.requests; r; r = r->next)
+            if (r->done)
+                return true;
+    }
+    return false;
+}
+
 bool sim_network_stall(struct sim *s, int a, int b, uint64_t which, int64_t until)
 {
     struct conn *c = choose(s, a, b, which, -1);

@@ -399,6 +399,25 @@ static void draw_header(uint64_t *r, struct sim_plan *p)
     p->fault->amount &= ~UINT64_C(1); /* where a check is certain to cover it */
 }
 
+/* Stretch all time limits to those of a job, with ring after ring of heartbeats in each. */
+static void draw_patience(uint64_t *r, struct sim_plan *p)
+{
+    enum { TIMES = 10 };
+
+    if (!one_in(r, 8))
+        return;
+    for (int i = 0; i < p->nnodes; i++) {
+        p->params[i].peer_timeout *= TIMES;
+        p->params[i].connect_timeout *= TIMES;
+        p->params[i].close_timeout *= TIMES;
+    }
+    for (int i = 0; i < p->nfaults; i++) {
+        const enum sim_fault_kind k = p->fault[i].kind;
+        if (k == SIM_STOP || k == SIM_CUT || k == SIM_ISOLATE || k == SIM_STALL)
+            p->fault[i].lasts *= TIMES;
+    }
+}
+
 /* ---- the whole ----------------------------------------------------------------------------------------- */
 
 struct sim_plan *sim_plan_draw(uint64_t seed, const struct sim_options *options)
@@ -424,6 +443,10 @@ struct sim_plan *sim_plan_draw(uint64_t seed, const struct sim_options *options)
         r = hx_seed(seed, 0x73696d, 3);
         for (int i = 0; i < p->nfaults; i++)
             draw_control(&r, p, &p->fault[i]);
+    }
+    if (options->version >= 4) {
+        r = hx_seed(seed, 0x73696d, 4);
+        draw_patience(&r, p);
     }
     if (options->headers) {
         r = hx_seed(seed, 0x73696d, 5);

@@ -23,6 +23,9 @@ done
 for seed in 2164275 6000768 60401547 2191881941 73200017743 8121180078 9100057346 9100170162 9100216020 9400001255; do
     "$sim" --plan 3 --seeds "$seed-$seed" >/dev/null || fail "seed $seed (of the third version)"
 done
+for seed in 421 1239 1496; do
+    "$sim" --plan 4 --seeds "$seed-$seed" >/dev/null || fail "seed $seed (of the fourth version)"
+done
 echo "seeds whose results have once been others than without lateness"
 for seed in 101900 200676; do
     "$sim" --plan 1 --compare --seeds "$seed-$seed" >/dev/null || fail "seed $seed"

@@ -255,6 +255,10 @@ static int net_irecv(void *recv_comm, int n, void **data, const size_t *sizes, c
         c->refused = false;
     }
     sim_memory_enter(before);
+    if (!r->done && c->ended && !c->inbox.head) { /* as TCP: it reads on when a receive is posted */
+        e->err = -ECONNRESET;
+        return e->err;
+    }
     *request = r;
     return 0;
 }

@@ -134,18 +134,17 @@ int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx
     return moved;
 }
 
-int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx *rx)
+/* Take over the completed receives, in order. Return how many, or the error of the first incomplete one. */
+static int harvest(struct nb_coll_comm *comm, struct nb_rx *rx)
 {
     int moved = 0, ret, done;
 
-    if (peer->gone || rx->closed)
-        return 0;
-    while (rx->arrived < rx->posted && !rx->quiet) {
+    while (rx->arrived < rx->posted) {
         unsigned at = (unsigned)(rx->arrived % rx->buffers);
         done = 0;
         ret = comm->net->test(rx->req[at], &done, &rx->len[at]);
         if (ret)
-            return rx_error(comm, peer, rx, ret);
+            return ret;
         if (!done) {
             rx->quiet = rx->watched;
             break;
@@ -154,6 +153,18 @@ int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx
         rx->arrived++;
         moved = 1;
     }
+    return moved;
+}
+
+int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx *rx)
+{
+    int moved, ret;
+
+    if (peer->gone || rx->closed)
+        return 0;
+    moved = rx->quiet ? 0 : harvest(comm, rx);
+    if (moved < 0)
+        return rx_error(comm, peer, rx, moved);
     while (rx->freed < rx->taken && !rx->held[rx->freed % rx->buffers] &&
            (!rx->shared || rx->shared[rx->freed % rx->buffers].left == 0))
         rx->freed++;
@@ -163,8 +174,10 @@ int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx
         size_t size = rx->buffer_bytes;
         int tag = 0;
         ret = comm->net->irecv(rx->conn, 1, &data, &size, &tag, &mh, &rx->req[at]);
-        if (ret)
+        if (ret) { /* the transport read up to the connection's end for the receives posted before */
+            (void)harvest(comm, rx);
             return rx_error(comm, peer, rx, ret);
+        }
         if (!rx->req[at])
             break;
         rx->posted++;
