@@ -25,6 +25,7 @@
 #ifndef NIBBLE_NET_TRANSPORT_H
 #define NIBBLE_NET_TRANSPORT_H
 
+#include <errno.h>
 #include <poll.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -90,7 +91,8 @@ struct nb_net_ops {
      * the table: connects have no state. */
     void (*abandon)(struct nb_net *net, void *handle);
     /* Ask for the state of a sending connection on which no request is in flight. Return 0, or the error by
-     * which the peer has ended the connection, for example because it did not accept it. Log no WARN line.
+     * which the peer or the system has ended the connection, for example because the peer did not accept it
+     * or does not acknowledge the bytes of earlier sends. Log no WARN line.
      * NULL in the table: the next send finds out. */
     int (*lost)(void *send_comm);
     /* Write "address<port>" of the listener that filled `handle`, for messages. NULL in the table: the handle
@@ -148,6 +150,22 @@ struct nb_net_ops {
      * until the connection is closed. NULL in the table: not known. */
     uint64_t (*resent)(void *send_comm);
 };
+
+/* Explain the error by which a connection ended: return text to put behind strerror(err), or "". The kernel
+ * gives a connection up with these errors when nothing of the peer's host arrives any more. A process that
+ * ends, ends its connections otherwise. */
+static inline const char *nb_net_hint(int err)
+{
+    switch (err) {
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case EHOSTDOWN:
+    case ENETUNREACH:
+    case ENETDOWN:
+    case ENONET: return ": host down or network cut";
+    default: return "";
+    }
+}
 
 /* An initialized transport. */
 struct nb_net {

@@ -141,6 +141,15 @@ void loopback_cut(void *comm)
     pthread_mutex_unlock(&c->lock);
 }
 
+void loopback_give_up(void *send_comm, int err)
+{
+    struct nb_memory_end *e = send_comm;
+
+    pthread_mutex_lock(&e->connection->lock);
+    e->err = err;
+    pthread_mutex_unlock(&e->connection->lock);
+}
+
 void loopback_hold(void *comm, int hold)
 {
     struct nb_memory_connection *c = ((struct nb_memory_end *)comm)->connection;

@@ -43,6 +43,8 @@ int loopback_open_objects(void);
 /* Fail both ends of this connection with -ECONNRESET, as when the process at one end dies. Messages received
  * before still test done. */
 void loopback_cut(void *comm);
+/* Fail only the sending end with this error, as when the system gives it up. */
+void loopback_give_up(void *send_comm, int err);
 /* While held (1) the receiver sees neither messages of the connection nor its end. */
 void loopback_hold(void *comm, int hold);
 

@@ -83,8 +83,9 @@ int simulated_iflush(void *recv_comm, int n, void **data, const size_t *sizes, v
 /* Fill in the properties of that device, whose link sends `bytes_per_s`. */
 void simulated_properties(struct nb_net_props *props, const char *name, double bytes_per_s);
 
-/* The other functions of the table are the including file's, with names that begin with net_. */
-#define SIMULATED_TABLE(name_, early_) \
+/* The other functions of the table are the including file's, with names that begin with net_, and
+ * further members. */
+#define SIMULATED_TABLE(name_, early_, ...) \
     { \
         .name = name_, .early = early_, .init = net_init, .fini = simulated_fini, \
         .devices = simulated_devices, .properties = net_properties, .listen = net_listen, \
@@ -92,7 +93,7 @@ void simulated_properties(struct nb_net_props *props, const char *name, double b
         .dereg_mr = net_dereg_mr, .isend = net_isend, .irecv = net_irecv, .iflush = simulated_iflush, \
         .test = net_test, .close_send = net_close_send, .close_recv = net_close_recv, \
         .close_listen = net_close_listen, .poll_fds = net_poll_fds, .peer_name = net_peer_name, \
-        .wire_bytes = net_wire_bytes, \
+        .wire_bytes = net_wire_bytes, __VA_ARGS__ \
     }
 
 #endif

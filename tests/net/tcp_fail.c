@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -335,6 +336,93 @@ START_TEST(receiver_gone)
 }
 END_TEST
 
+/* ---- errors of the system ---- */
+
+/* Take the places of the C library's functions. While `broken` is set, the kernel has given up all sockets
+ * with that error: one call reports it, and after it reads show the end of the stream. */
+static int broken, reports;
+
+static ssize_t broken_result(ssize_t otherwise)
+{
+    if (reports++)
+        return otherwise;
+    errno = broken;
+    return -1;
+}
+
+ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
+{
+    if (!broken)
+        return syscall(SYS_sendmsg, fd, m, flags);
+    if (reports)
+        errno = EPIPE;
+    return broken_result(-1);
+}
+
+ssize_t recv(int fd, void *buf, size_t len, int flags)
+{
+    return broken ? broken_result(0) : syscall(SYS_recvfrom, fd, buf, len, flags, NULL, NULL);
+}
+
+ssize_t recvmsg(int fd, struct msghdr *m, int flags)
+{
+    return broken ? broken_result(0) : syscall(SYS_recvmsg, fd, m, flags);
+}
+
+/* All errors of an established connection: of its timers, of its route, of a reset, of ICMP messages
+ * (icmp_err_convert in the kernel), of an administrator. */
+static const struct {
+    int err;
+    bool cut;
+} given_up[] = {{ETIMEDOUT, true},     {EHOSTUNREACH, true}, {ENETUNREACH, true}, {EHOSTDOWN, true},
+                {ENETDOWN, true},      {ENONET, true},       {ECONNRESET, false}, {ECONNABORTED, false},
+                {ECONNREFUSED, false}, {ENOPROTOOPT, false}, {EOPNOTSUPP, false}, {EPROTO, false},
+                {EACCES, false},       {EPERM, false},       {EMSGSIZE, false}};
+#define GIVEN_UP (int)(sizeof(given_up) / sizeof(given_up[0]))
+
+/* The error must reach the caller and the log, whichever call of the transport receives it first. */
+START_TEST(system_gives_up)
+{
+    enum { WRITES, READS_BACK, CHECKS, RECEIVES, WAYS };
+    const int err = given_up[_i].err;
+    size_t size = 64 << 20;
+    uint8_t *buf = calloc(1, size);
+
+    for (int way = 0; way < WAYS; way++) {
+        void *req = NULL, *recv_req = NULL;
+        int rc = 0;
+
+        net = pair_up(&p, 1);
+        if (way == READS_BACK) { /* more than the sockets take, so that the test only reads */
+            req = post_send(p.send, buf, size, 0);
+            ck_assert_int_eq(wait_req(req, NULL, 50), -ETIME);
+            ((struct nb_tcp_send *)p.send)->stream[0].count = 0;
+            ((struct nb_tcp_send *)p.send)->queue = NULL;
+        } else if (way == RECEIVES) {
+            recv_req = post_recv(p.recv, buf, 1, 0);
+        }
+        ((struct nb_tcp_send *)p.send)->peeked = 1; /* so that isend only writes */
+        broken = err;
+        reports = 0;
+        if (way == WRITES)
+            rc = net->ops->isend(p.send, buf, size, 0, NULL, &req);
+        else if (way == CHECKS)
+            rc = net->ops->lost(p.send);
+        else
+            rc = wait_req(way == RECEIVES ? recv_req : req, NULL, 1000);
+        ck_assert_int_eq(rc, -err);
+        if (way != CHECKS && !(way == WRITES && err == ECONNRESET)) {
+            ck_assert_int_eq(warnings(), 1);
+            ck_assert_msg(strstr(last_warning(), strerror(err)) != NULL, "%s", last_warning());
+            ck_assert_int_eq(strstr(last_warning(), ": host down or network cut") != NULL, given_up[_i].cut);
+        }
+        broken = 0;
+        pair_down(&p);
+    }
+    free(buf);
+}
+END_TEST
+
 /* ---- closing ---- */
 
 /* The receiver closes in order before it has read everything. Its kernel answers with a reset, but that is
@@ -424,5 +512,5 @@ END_TEST
 
 SUITE_MAIN("net/tcp_fail", LOOP(too_long, 0, 2), LOOP(too_long_stuck, 0, 2), LOOP(damaged_header, 0, 2),
            LOOP(absurd_headers, 0, 3), LOOP(absurd_parts, 0, 3), LOOP(killed_inside_message, 0, 2),
-           LOOP(killed_between, 0, 2), LOOP(receiver_gone, 0, 2), LOOP(close_with_unread, 0, 2),
-           LOOP(close_in_order, 0, 2), LOOP(close_with_requests, 0, 2))
+           LOOP(killed_between, 0, 2), LOOP(receiver_gone, 0, 2), LOOP(system_gives_up, 0, GIVEN_UP),
+           LOOP(close_with_unread, 0, 2), LOOP(close_in_order, 0, 2), LOOP(close_with_requests, 0, 2))

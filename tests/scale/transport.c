@@ -284,5 +284,5 @@ static uint64_t net_wire_bytes(void *comm)
     return 0;
 }
 
-const struct nb_net_ops scale_net_early = SIMULATED_TABLE("scale", 1);
-const struct nb_net_ops scale_net_late = SIMULATED_TABLE("scale", 0);
+const struct nb_net_ops scale_net_early = SIMULATED_TABLE("scale", 1, );
+const struct nb_net_ops scale_net_late = SIMULATED_TABLE("scale", 0, );

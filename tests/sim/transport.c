@@ -289,6 +289,11 @@ static int net_test(void *request, int *done, size_t *sizes)
     return 0;
 }
 
+static int net_lost(void *send_comm)
+{
+    return ((struct end *)send_comm)->err;
+}
+
 static int net_poll_fds(void *comm, int is_send, struct pollfd *fds, int max)
 {
     const struct end *e = comm;
@@ -311,5 +316,5 @@ static uint64_t net_wire_bytes(void *comm)
     return ((struct end *)comm)->bytes;
 }
 
-const struct nb_net_ops sim_net_early = SIMULATED_TABLE("sim", 1);
-const struct nb_net_ops sim_net_late = SIMULATED_TABLE("sim", 0);
+const struct nb_net_ops sim_net_early = SIMULATED_TABLE("sim", 1, .lost = net_lost);
+const struct nb_net_ops sim_net_late = SIMULATED_TABLE("sim", 0, .lost = net_lost);

@@ -134,6 +134,16 @@ int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx
     return moved;
 }
 
+int nb_tx_check(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx *tx)
+{
+    int err;
+
+    if (peer->gone || tx->closed || tx->done < tx->queued || !comm->net->lost)
+        return 0;
+    err = comm->net->lost(tx->conn);
+    return err ? tx_error(comm, peer, tx, err) : 0;
+}
+
 /* Take over the completed receives, in order. Return how many, or the error of the first incomplete one. */
 static int harvest(struct nb_coll_comm *comm, struct nb_rx *rx)
 {

@@ -95,6 +95,9 @@ struct nb_pool { /* a ring of shared buffers */
  * when the connection has ended (nb_comm_suspect) or the communicator has failed. */
 int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx *tx);
 int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx *rx);
+/* Ask for the state of the connection of an empty ring, whose bytes may still be on their way. Return 0, or
+ * < 0 as nb_tx_progress. */
+int nb_tx_check(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx *tx);
 /* Return the buffer for the next item, or NULL when all are in use. */
 static inline void *nb_tx_buffer(struct nb_tx *tx)
 {

@@ -82,7 +82,8 @@ bool nb_abort_progress(struct nb_coll_comm *comm, int64_t now_ns)
 
 static int lost(struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
-    return nb_comm_error(comm, peer->life.lost, "lost %s: %s", peer->name, strerror(-peer->life.lost));
+    return nb_comm_error(comm, peer->life.lost, "lost %s: %s%s", peer->name, strerror(-peer->life.lost),
+                         nb_net_hint(-peer->life.lost));
 }
 
 /* Read all control messages that have arrived. */

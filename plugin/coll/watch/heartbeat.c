@@ -96,6 +96,22 @@ static const struct nb_peer *find_quiet(const struct nb_coll_comm *comm, int64_t
     return found;
 }
 
+/* While an operation waits, ask for the state of the connections on which all is sent. The system may have
+ * given up one whose bytes the operation needs, and this node need not send on it again. */
+static int check_sent(struct nb_coll_comm *comm, int64_t t)
+{
+    if (comm->oldest == comm->begun || t - comm->watch->checked_ns < nb_control_alive_ns(comm))
+        return 0;
+    comm->watch->checked_ns = t;
+    for (int i = 0; i < comm->nneighbors; i++)
+        for (int c = 0; c < NB_CLASS_CONTROL; c++) {
+            const int ret = nb_tx_check(comm, comm->neighbors[i], &comm->neighbors[i]->tx[c]);
+            if (ret)
+                return ret;
+        }
+    return 0;
+}
+
 int nb_watch_tick(struct nb_coll_comm *comm, int64_t t)
 {
     const struct nb_params *p = comm->ctx->params;
@@ -123,6 +139,8 @@ int nb_watch_tick(struct nb_coll_comm *comm, int64_t t)
             return nb_comm_error(comm, -ETIMEDOUT, "no sign of life from %s for %lld s (NIBBLE_PEER_TIMEOUT)",
                                  peer->name, (long long)p->peer_timeout);
     }
+    if (check_sent(comm, t))
+        return -1;
     if (comm->oldest < comm->begun) {
         const struct nb_coll_req *win = nb_window(comm, comm->oldest);
         int64_t waited = t - comm->moved_ns;

@@ -96,6 +96,7 @@ int nb_chain_received(struct nb_coll_comm *comm, struct nb_peer *peer, const str
 /* The state of a communicator's watch. */
 struct nb_watch {
     int64_t tick_ns, late_ns; /* the last check of heartbeats, and the last report of late peers */
+    int64_t checked_ns;       /* the last check of the sending connections */
     int64_t close_deadline_ns;
     const struct nb_peer
         *quiet; /* the neighbor that has been silent for longest, longer than allowed, or NULL */

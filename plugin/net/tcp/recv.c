@@ -190,7 +190,7 @@ static size_t read_some(struct nb_tcp_recv *s, struct nb_tcp_rstream *t, struct 
     } else if (err == EAGAIN || err == EWOULDBLOCK) {
         t->drained = true;
     } else {
-        recv_fail(s, -err, false, "%s", strerror(err));
+        recv_fail(s, -err, false, "%s%s", strerror(err), nb_net_hint(err));
     }
     return 0;
 }

@@ -91,10 +91,18 @@ static void peer_left(struct nb_tcp_send *s)
         shutdown(s->stream[i].fd, SHUT_RDWR);
 }
 
+static void system_error(struct nb_tcp_send *s, int err)
+{
+    send_fail(s, err == EPIPE ? -ECONNRESET : -err, "%s%s", strerror(err), nb_net_hint(err));
+}
+
 /* Read the reverse direction: no bytes, an ERROR or FIN frame, or the end. When the peer has closed with
- * unread bytes of ours, the frame arrives before the reset that follows it. */
+ * unread bytes of ours, the frame arrives before the reset that follows it. The kernel reports an error of a
+ * socket only once and then shows the end of the stream. So an error of a write (`cause`) stands, unless it
+ * says no more than the end does. */
 static void look_back(struct nb_tcp_send *s, int cause)
 {
+    const bool ended = cause == 0 || cause == EPIPE || cause == ECONNRESET;
     struct nb_tcp_frame f;
     ssize_t n;
 
@@ -120,14 +128,14 @@ static void look_back(struct nb_tcp_send *s, int cause)
             send_fail(s, -EPROTO, "the peer gave up at message %u: %s", f.seq, strerror(f.tag));
         return;
     }
-    if (n == 0 && s->c.unfinished == 0)
+    if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)
+        system_error(s, errno);
+    else if (!ended || (n < 0 && cause))
+        system_error(s, cause);
+    else if (n == 0 && s->c.unfinished == 0)
         peer_left(s);
     else if (n == 0)
         send_fail(s, -ECONNRESET, "the peer has closed the connection");
-    else if (errno != EAGAIN && errno != EWOULDBLOCK)
-        send_fail(s, errno == EPIPE ? -ECONNRESET : -errno, "%s", strerror(errno));
-    else if (cause)
-        send_fail(s, cause == EPIPE ? -ECONNRESET : -cause, "%s", strerror(cause));
 }
 
 /* Bind bytes of the queue to an empty stream: many small messages, then at most one piece of a large message,
