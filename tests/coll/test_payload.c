@@ -30,30 +30,26 @@ struct kind {
     const char *name;
     enum nb_func func;
     int setting; /* word of NIBBLE_RS, NIBBLE_AR or NIBBLE_AG */
-    int checks;
     bool second; /* the second of two gathers of nearly the same values */
     bool mended; /* damaged bytes can be sent again */
     uint8_t codec;
 };
 
 static const struct kind kinds[] = {
-    {"reduce-scatter raw", NB_FUNC_REDUCE_SCATTER, NB_SUM_RAW, NB_PAYLOAD_CHECK_ON, false, false,
-     NB_CODEC_RAW},
-    {"reduce-scatter int4", NB_FUNC_REDUCE_SCATTER, NB_SUM_INT4, NB_PAYLOAD_CHECK_AUTO, false, false,
-     NB_CODEC_INT4},
-    {"reduce-scatter int8", NB_FUNC_REDUCE_SCATTER, NB_SUM_INT8, NB_PAYLOAD_CHECK_AUTO, false, false,
-     NB_CODEC_INT8},
-    {"all-reduce raw", NB_FUNC_ALL_REDUCE, NB_SUM_RAW, NB_PAYLOAD_CHECK_ON, false, false, NB_CODEC_RAW},
-    {"all-reduce int4", NB_FUNC_ALL_REDUCE, NB_SUM_INT4, NB_PAYLOAD_CHECK_AUTO, false, false, NB_CODEC_INT4},
-    {"all-reduce int8", NB_FUNC_ALL_REDUCE, NB_SUM_INT8, NB_PAYLOAD_CHECK_AUTO, false, false, NB_CODEC_INT8},
-    {"all-gather raw", NB_FUNC_ALL_GATHER, NB_AG_RAW, NB_PAYLOAD_CHECK_ON, false, false, NB_CODEC_RAW},
-    {"all-gather raw, kept", NB_FUNC_ALL_GATHER, NB_AG_EXACT, NB_PAYLOAD_CHECK_AUTO, false, true,
-     NB_CODEC_RAW},
-    {"all-gather ulp", NB_FUNC_ALL_GATHER, NB_AG_EXACT, NB_PAYLOAD_CHECK_AUTO, true, true, NB_CODEC_ULP},
-    {"all-gather delta4", NB_FUNC_ALL_GATHER, NB_AG_DELTA4, NB_PAYLOAD_CHECK_AUTO, true, true,
-     NB_CODEC_DELTA4},
+    {"reduce-scatter raw", NB_FUNC_REDUCE_SCATTER, NB_SUM_RAW, false, false, NB_CODEC_RAW},
+    {"reduce-scatter int4", NB_FUNC_REDUCE_SCATTER, NB_SUM_INT4, false, false, NB_CODEC_INT4},
+    {"reduce-scatter int8", NB_FUNC_REDUCE_SCATTER, NB_SUM_INT8, false, false, NB_CODEC_INT8},
+    {"all-reduce raw", NB_FUNC_ALL_REDUCE, NB_SUM_RAW, false, false, NB_CODEC_RAW},
+    {"all-reduce int4", NB_FUNC_ALL_REDUCE, NB_SUM_INT4, false, false, NB_CODEC_INT4},
+    {"all-reduce int8", NB_FUNC_ALL_REDUCE, NB_SUM_INT8, false, false, NB_CODEC_INT8},
+    {"all-gather raw", NB_FUNC_ALL_GATHER, NB_AG_RAW, false, false, NB_CODEC_RAW},
+    {"all-gather raw, kept", NB_FUNC_ALL_GATHER, NB_AG_EXACT, false, true, NB_CODEC_RAW},
+    {"all-gather ulp", NB_FUNC_ALL_GATHER, NB_AG_EXACT, true, true, NB_CODEC_ULP},
+    {"all-gather delta4", NB_FUNC_ALL_GATHER, NB_AG_DELTA4, true, true, NB_CODEC_DELTA4},
 };
 #define KINDS ((int)(sizeof(kinds) / sizeof(kinds[0])))
+
+static int checks = -1; /* word of NIBBLE_PAYLOAD_CHECK. -1: the default */
 
 static const enum nb_schedule_word routes[] = {NB_SCHEDULE_DIRECT, NB_SCHEDULE_TWO_HOP,
                                                NB_SCHEDULE_TWO_LEVEL};
@@ -212,7 +208,8 @@ static void begin(const struct kind *k, int route)
         p->warmup_steps = 0;
         p->rs_min_bytes = p->ar_min_bytes = p->ag_min_bytes = 0;
         p->ef = NB_FEEDBACK_OFF;
-        p->payload_check = k->checks;
+        if (checks >= 0)
+            p->payload_check = checks;
         if (k->func == NB_FUNC_REDUCE_SCATTER)
             p->rs = k->setting;
         else if (k->func == NB_FUNC_ALL_REDUCE)
@@ -351,10 +348,10 @@ END_TEST
  * the purpose of the check. */
 START_TEST(switched_off)
 {
-    struct kind k = kinds[_i];
+    const struct kind k = kinds[_i];
     long messages;
 
-    k.checks = k.codec == NB_CODEC_RAW ? NB_PAYLOAD_CHECK_AUTO : NB_PAYLOAD_CHECK_OFF;
+    checks = k.codec == NB_CODEC_RAW ? NB_PAYLOAD_CHECK_CODED : NB_PAYLOAD_CHECK_OFF;
     begin(&k, 0);
     ck_assert_int_eq(run(&k, -1, &messages), 0);
     keep_results();
@@ -368,6 +365,7 @@ START_TEST(switched_off)
         ck_assert_ptr_null(strstr(warned, "damaged payload"));
         end();
     }
+    checks = -1;
     ck_assert(noticed);
 }
 END_TEST
@@ -408,8 +406,7 @@ START_TEST(sent_again)
         keep_results();
         plan.data = plan.armed = true;
         plan.at = times == 7 ? 1000000 : times;
-        const int failed =
-            operate(&(struct kind){k->name, k->func, k->setting, k->checks, true, true, NB_CODEC_ULP}, 1);
+        const int failed = operate(&(struct kind){k->name, k->func, k->setting, true, true, NB_CODEC_ULP}, 1);
         messages = plan.seen;
         ck_assert_msg(failed == (times == 7 ? NODES : 0), "%d of %ld damaged: failed on %d nodes: %s", times,
                       messages, failed, warned);

@@ -120,8 +120,8 @@ static void draw_other_setting(uint64_t *r, struct nb_params *own)
 /* Draw the differences between nodes. */
 static void draw_differences(uint64_t *r, struct sim_plan *p)
 {
-    enum { ON = NB_PAYLOAD_CHECK_ON, AUTO = NB_PAYLOAD_CHECK_AUTO, OFF = NB_PAYLOAD_CHECK_OFF, ANY = -1 };
-    static const int checks[] = {ON, ON, ON, ON, AUTO, AUTO, OFF, ANY}; /* ANY: each node its own */
+    enum { ON = NB_PAYLOAD_CHECK_ON, CODED = NB_PAYLOAD_CHECK_CODED, OFF = NB_PAYLOAD_CHECK_OFF, ANY = -1 };
+    static const int checks[] = {ON, ON, ON, ON, CODED, CODED, OFF, ANY}; /* ANY: each node its own */
     const int check = PICK(r, checks);
 
     const bool vague = one_in(r, 3);

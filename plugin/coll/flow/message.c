@@ -114,23 +114,24 @@ static bool is_off(const struct nb_coll_comm *comm)
     return comm->ctx->params->payload_check == NB_PAYLOAD_CHECK_OFF || !comm->device->ops->check;
 }
 
-/* Return the check value of a payload. Count the time as the codec's. */
-static uint64_t value_of(struct nb_coll_comm *comm, const uint8_t *body, size_t bytes)
+/* Return the check value of a message's payload. Count the time as the codec's, unless no codec worked. */
+static uint64_t value_of(struct nb_coll_comm *comm, const struct nb_msg *msg, const uint8_t *body)
 {
     const int64_t begun = nb_clock_ns(&comm->ctx->clock);
-    const uint64_t value = comm->device->ops->check(comm->device, body, bytes, NB_PAYLOAD_SEED);
+    const uint64_t value = comm->device->ops->check(comm->device, body, msg->coded, NB_PAYLOAD_SEED);
 
-    comm->stats.worked_ns += (uint64_t)(nb_clock_ns(&comm->ctx->clock) - begun);
+    if (msg->codec != NB_CODEC_RAW)
+        comm->stats.worked_ns += (uint64_t)(nb_clock_ns(&comm->ctx->clock) - begun);
     return value;
 }
 
 void nb_payload_seal(struct nb_coll_comm *comm, struct nb_msg *msg, const uint8_t *body)
 {
     if (is_off(comm) || !msg->coded || nb_msg_header_bytes(msg) != NB_MSG_BYTES ||
-        (msg->codec == NB_CODEC_RAW && comm->ctx->params->payload_check != NB_PAYLOAD_CHECK_ON))
+        (msg->codec == NB_CODEC_RAW && comm->ctx->params->payload_check == NB_PAYLOAD_CHECK_CODED))
         return;
     msg->flags |= NB_MSG_CHECKED;
-    msg->check = value_of(comm, body, msg->coded);
+    msg->check = value_of(comm, msg, body);
 }
 
 /* "all_gather 3, 4096 bytes at 8192, codec raw, from node 1 (a) through node 2 (b) to node 0 (c)" */
@@ -177,7 +178,7 @@ int nb_payload_verify(struct nb_coll_comm *comm, const struct nb_peer *from, int
         return 0;
     comm->stats.payload_checked++;
     comm->stats.payload_checked_bytes += msg->coded;
-    return value_of(comm, body, msg->coded) == msg->check ? 0 : nb_payload_damaged(comm, from, author, msg);
+    return value_of(comm, msg, body) == msg->check ? 0 : nb_payload_damaged(comm, from, author, msg);
 }
 
 bool nb_payload_compares_kept(const struct nb_coll_comm *comm)
