@@ -13,6 +13,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "base/log.h"
+
 /* ---- names ------------------------------------------------------------------------------------------ */
 
 /* PROC_PID_INIT_INO of Linux's include/linux/proc_ns.h: the namespace that the machine starts with. */
@@ -51,8 +53,14 @@ int nb_random(void *buf, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
         ssize_t n = getrandom((char *)buf + done, bytes - done, 0);
-        if (n < 0 && errno != EINTR)
-            return -errno;
+        if (n < 0 && errno != EINTR) {
+            const int err = errno;
+            NB_WARN("no random bytes, as connections need them: getrandom: %s%s", strerror(err),
+                    err == EPERM || err == EACCES || err == ENOSYS
+                        ? " (allow this system call: a filter such as seccomp refuses it)"
+                        : "");
+            return -err;
+        }
         done += n > 0 ? (size_t)n : 0;
     }
     return 0;

@@ -21,7 +21,7 @@ void nb_process_name(char name[NB_PROCESS_NAME]);
 
 #define NB_TOKEN_BYTES 16
 
-/* Fill `buf` from the kernel's generator. Return 0 or a negative errno. Any thread. */
+/* Fill `buf` from the kernel's generator. Return 0, or a negative errno after a WARN line. Any thread. */
 int nb_random(void *buf, size_t bytes);
 
 /* Make a token that strangers cannot guess and that differs from run to run. It travels in NCCL's handles,

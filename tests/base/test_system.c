@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names of processes: processes with the same number in two containers of one host have different names. And
  * random tokens. */
+#include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -8,10 +9,14 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/system.h"
+#include "tests/base/capture.h"
 #include "tests/suite.h"
 
 static char (*name)[NB_PROCESS_NAME]; /* of two containers, shared with them */
@@ -90,6 +95,36 @@ START_TEST(tokens_differ)
 }
 END_TEST
 
+/* Takes the place of the C library's. */
+static int getrandom_error;
+
+ssize_t getrandom(void *buf, size_t bytes, unsigned flags)
+{
+    if (!getrandom_error)
+        return syscall(SYS_getrandom, buf, bytes, flags);
+    errno = getrandom_error;
+    return -1;
+}
+
+START_TEST(random_denied)
+{
+    static const int errors[] = {EPERM, ENOSYS};
+    uint8_t token[NB_TOKEN_BYTES];
+
+    nb_log_set(capture_log);
+    for (int i = 0; i < 2; i++) {
+        capture_reset();
+        getrandom_error = errors[i];
+        ck_assert_int_eq(nb_random_token(token), -errors[i]);
+        getrandom_error = 0;
+        ck_assert_int_eq(capture_warned(), 1);
+        ck_assert_msg(capture_has("getrandom: ") && capture_has("allow this system call"), "%s",
+                      capture_text);
+    }
+    nb_log_set(NULL);
+}
+END_TEST
+
 int main(void)
 {
     pid_t first, second;
@@ -102,7 +137,8 @@ int main(void)
     end(first);
     end(second);
     const int contained = first >= 0 && second >= 0;
-    if (SUITE("base/system", TEST(own), TEST(tokens_differ), contained ? TEST(containers) : (void)0))
+    if (SUITE("base/system", TEST(own), TEST(tokens_differ), TEST(random_denied),
+              contained ? TEST(containers) : (void)0))
         return EXIT_FAILURE;
     if (contained)
         return EXIT_SUCCESS;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Nodes of one process connect over TCP on loopback, and one has another version of the TCP protocol. The
- * nodes that meet it know at once and tell all, long before NIBBLE_CONNECT_TIMEOUT. The clock is real, and
- * the test does not depend on its speed.
+ * nodes that meet it know at once and tell all, long before NIBBLE_CONNECT_TIMEOUT. A stranger with another
+ * version does not disturb them. The clock is real, and the test does not depend on its speed.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -55,8 +55,8 @@ static void teardown(void)
     nb_log_set(NULL);
 }
 
-/* Connect all nodes. The other nodes see `seen` as node 1's handle. All must decline. */
-static void decline_all(const void *seen)
+/* Connect all nodes. The other nodes see `seen` as node 1's handle. Each must end with `result`. */
+static void connect_all(const void *seen, int result)
 {
     bool more = true;
 
@@ -72,22 +72,24 @@ static void decline_all(const void *seen)
 
         more = false;
         for (int i = 0; i < NODES; i++) {
-            struct nb_coll_comm *comm;
             bool on;
 
             if (node[i].connected != -EINPROGRESS)
                 continue;
             speaking = i;
-            node[i].connected = nb_coll_connect_step(node[i].connect, &on, &comm);
+            node[i].connected = nb_coll_connect_step(node[i].connect, &on, &node[i].comm);
             speaking = -1;
             moved |= on;
-            more |= node[i].connected == -EINPROGRESS;
+            if (node[i].connected == -EINPROGRESS)
+                more = true;
+            else
+                node[i].connect = NULL;
         }
         if (!moved)
             nanosleep(&pause, NULL);
     }
     for (int i = 0; i < NODES; i++)
-        ck_assert_int_eq(node[i].connected, -ECONNREFUSED);
+        ck_assert_int_eq(node[i].connected, result);
 }
 
 /* Node 1 listens with another version, as the other nodes see it. In a real job node 1 would see the same.
@@ -101,7 +103,7 @@ START_TEST(in_a_handle)
     h.version++;
     memcpy(seen, node[1].handle, sizeof(seen));
     nb_tcp_handle_put(seen, &h);
-    decline_all(seen);
+    connect_all(seen, -ECONNREFUSED);
     for (int i = 0; i < NODES; i += 2)
         ck_assert_msg(strstr(declined[i], "cannot connect to node 1 (") &&
                           strstr(declined[i], "another version of the transport's protocol"),
@@ -109,7 +111,7 @@ START_TEST(in_a_handle)
 }
 END_TEST
 
-/* A node of the job connects to node 0 with another version. */
+/* Somebody who has seen the token connects to node 0 with another version. */
 START_TEST(in_a_hello)
 {
     struct nb_tcp_hello hello = {.version = NB_TCP_WIRE_VERSION + 1, .streams = 1, .conn_id = "another"};
@@ -123,12 +125,11 @@ START_TEST(in_a_hello)
     fd = socket(h.addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ck_assert_int_eq(connect(fd, (struct sockaddr *)&h.addr, nb_tcp_addr_len(&h.addr)), 0);
     ck_assert_int_eq(write(fd, b, sizeof(b)), sizeof(b));
-    decline_all(node[1].handle);
+    connect_all(node[1].handle, 0);
     for (int i = 0; i < NODES; i++)
-        ck_assert_msg((i == 0 || strstr(declined[i], "node 0 (")) &&
-                          strstr(declined[i], "another version of the transport's protocol"),
-                      "node %d: %s", i, declined[i]);
+        ck_assert_str_eq(declined[i], "");
     close(fd);
+    cluster_disconnect(&cluster);
 }
 END_TEST
 

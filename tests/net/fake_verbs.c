@@ -189,7 +189,7 @@ static int f_query_device(struct ibv_context *context, struct ibv_device_attr *a
 
 static int f_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr)
 {
-    const struct fake_port *p = &fake_device_of(context)->port[port - 1];
+    const struct fake_port *p = &fake_device_of(context)->port[(port - 1) % FAKE_PORTS];
     int rc = 0;
 
     pthread_mutex_lock(&fk.lock);

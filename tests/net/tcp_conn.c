@@ -2,7 +2,10 @@
 /* TCP transport: devices, connections and their messages' formats. */
 #include <arpa/inet.h>
 #include <check.h>
+#include <dlfcn.h>
 #include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,6 +88,54 @@ START_TEST(interface_names)
     }
     unsetenv("NCCL_SOCKET_IFNAME");
     unsetenv("NCCL_SOCKET_FAMILY");
+}
+END_TEST
+
+/* Takes the place of the C library's: with `many` there are so many interfaces. */
+static int many;
+
+int getifaddrs(struct ifaddrs **list)
+{
+    static int (*real)(struct ifaddrs **);
+
+    if (!real)
+        *(void **)&real = dlsym(RTLD_NEXT, "getifaddrs");
+    if (!many)
+        return real(list);
+
+    struct ifaddrs *all = calloc((size_t)many + 1, sizeof(*all) + 16 + sizeof(struct sockaddr_in));
+    char *rest = (char *)(all + many + 1);
+
+    if (!all)
+        return -1;
+    for (int i = 0; i < many; i++) {
+        struct sockaddr_in *addr = (struct sockaddr_in *)(void *)(rest + 16 * (many + 1)) + i;
+
+        snprintf(rest + 16 * i, 16, "eth%d", i);
+        *addr = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+        all[i] = (struct ifaddrs){.ifa_name = rest + 16 * i,
+                                  .ifa_flags = IFF_UP | IFF_RUNNING,
+                                  .ifa_addr = (struct sockaddr *)addr,
+                                  .ifa_next = i + 1 < many ? &all[i + 1] : NULL};
+    }
+    *list = all;
+    return 0;
+}
+
+START_TEST(more_interfaces_than_devices)
+{
+    struct nb_tcp_if ifs[NB_NET_MAX_DEVS];
+
+    capture_log();
+    many = NB_NET_MAX_DEVS;
+    ck_assert_int_eq(nb_tcp_if_find(ifs, NB_NET_MAX_DEVS), NB_NET_MAX_DEVS);
+    ck_assert_int_eq(warnings(), 0);
+    many = NB_NET_MAX_DEVS + 3;
+    ck_assert_int_eq(nb_tcp_if_find(ifs, NB_NET_MAX_DEVS), NB_NET_MAX_DEVS);
+    ck_assert_int_eq(warnings(), 1);
+    ck_assert_ptr_nonnull(strstr(last_warning(), "the first 64 network interfaces"));
+    ck_assert_ptr_nonnull(strstr(last_warning(), "eth64 and those after it"));
+    many = 0;
 }
 END_TEST
 
@@ -335,6 +386,7 @@ START_TEST(wire_formats)
 END_TEST
 
 SUITE_MAIN("net/tcp_conn", TEST(device_list),
-           LOOP(interface_names, 0, (int)(sizeof(names) / sizeof(names[0]))), TEST(no_setting),
-           LOOP(bad_numbers, 0, 4), TEST(wire_formats), TEST(null_closes), TEST(parts_of_messages),
-           TEST(ipv6), TEST(settings_of_sockets), TEST(several_from_one_listener), TEST(bad_handles))
+           LOOP(interface_names, 0, (int)(sizeof(names) / sizeof(names[0]))),
+           TEST(more_interfaces_than_devices), TEST(no_setting), LOOP(bad_numbers, 0, 4), TEST(wire_formats),
+           TEST(null_closes), TEST(parts_of_messages), TEST(ipv6), TEST(settings_of_sockets),
+           TEST(several_from_one_listener), TEST(bad_handles))

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -43,33 +44,49 @@ static void raw_hello(uint8_t b[NB_TCP_HELLO_BYTES], const void *handle, uint32_
     nb_tcp_hello_put(b, &hello);
 }
 
+/* Return 0 when the other side has closed the socket. */
+static ssize_t recv_end(int fd)
+{
+    char c;
+
+    return recv(fd, &c, 1, MSG_DONTWAIT);
+}
+
 START_TEST(version_on_both_sides)
 {
     uint8_t handle[NB_NET_HANDLE_BYTES], b[NB_TCP_HELLO_BYTES];
     void *listen, *send = NULL, *recv = NULL;
     struct nb_tcp_handle h;
-    int fd, rc = 0;
+    int fd[3], rc = 0;
     int64_t end = patient_ms() + 5000;
     char next[32];
 
     snprintf(next, sizeof(next), "version %d", NB_TCP_WIRE_VERSION + 1);
     net = net_up(NULL, NULL);
     ck_assert_int_eq(net->ops->listen(net, 0, handle, &listen), 0);
-    /* A peer of another version connects. */
-    fd = raw_connect(handle);
-    raw_hello(b, handle, NB_TCP_WIRE_VERSION + 1, 0, 1);
-    ck_assert_int_eq(write(fd, b, sizeof(b)), sizeof(b));
-    while ((rc = net->ops->accept(listen, &recv)) == 0)
+    /* Connections with the token of another version, or of another transport, are a stranger's: a peer of
+     * the job would not have taken the handle. */
+    for (int i = 0; i < 3; i++) {
+        fd[i] = raw_connect(handle);
+        raw_hello(b, handle, NB_TCP_WIRE_VERSION + (i == 0), 0, i == 2 ? NB_TCP_MAX_STREAMS + 1 : 1);
+        if (i == 1) {
+            struct nb_tcp_hello other;
+            ck_assert_int_eq(nb_tcp_hello_get(b, &other), 0);
+            other.use = NB_TCP_FOR_VERBS;
+            nb_tcp_hello_put(b, &other);
+        }
+        ck_assert_int_eq(write(fd[i], b, sizeof(b)), sizeof(b));
+    }
+    while (times_logged("with this listener's token") == 0 || recv_end(fd[2]) != 0) {
+        ck_assert_int_eq(net->ops->accept(listen, &recv), 0);
+        ck_assert_ptr_null(recv);
         ck_assert_int_lt(patient_ms(), end);
-    ck_assert_int_eq(rc, -EPROTO);
+    }
     ck_assert_int_eq(warnings(), 1);
     ck_assert_ptr_nonnull(strstr(last_warning(), next));
-    ck_assert_int_eq(net->ops->accept(listen, &recv), -EPROTO);
-    ck_assert_int_eq(warnings(), 1);
-    close(fd);
-    net->ops->close_listen(listen);
+    for (int i = 0; i < 3; i++)
+        close(fd[i]);
     /* Connect to such a peer: it must hear this node before this node gives up. */
-    ck_assert_int_eq(net->ops->listen(net, 0, handle, &listen), 0);
     nb_tcp_handle_get(handle, &h);
     h.version++;
     nb_tcp_handle_put(handle, &h);
@@ -85,6 +102,45 @@ START_TEST(version_on_both_sides)
     }
     net->ops->close_recv(recv);
     net->ops->close_listen(listen);
+    net_down();
+}
+END_TEST
+
+/* Takes the place of the C library's. */
+static int accept_error, accept_errors; /* the error, and how often it comes */
+
+int accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags)
+{
+    if (accept_errors > 0) {
+        accept_errors--;
+        errno = accept_error;
+        return -1;
+    }
+    return (int)syscall(SYS_accept4, fd, addr, len, flags);
+}
+
+/* An error of one connection hides no other one. A filter that refuses the system call is reported. */
+START_TEST(accept_denied)
+{
+    static const int errors[] = {EPERM, ECONNABORTED, EHOSTUNREACH};
+    struct pair p = {0};
+
+    net = net_up(NULL, NULL);
+    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+        accept_error = errors[i];
+        accept_errors = 20;
+        pair_open(&p, 1);
+        pair_close(&p);
+    }
+    ck_assert_int_eq(warnings(), 0);
+    accept_error = EPERM;
+    accept_errors = 1 << 30;
+    ck_assert_int_eq(net->ops->listen(net, 0, p.handle, &p.listen), 0);
+    ck_assert_int_eq(net->ops->accept(p.listen, &p.recv), -EPERM);
+    ck_assert_int_eq(warnings(), 1);
+    ck_assert_ptr_nonnull(strstr(last_warning(), "allow the system call accept4"));
+    accept_errors = 0;
+    net->ops->close_listen(p.listen);
     net_down();
 }
 END_TEST
@@ -436,6 +492,6 @@ START_TEST(cycles)
 }
 END_TEST
 
-SUITE_MAIN("net/tcp_peers", TEST(version_on_both_sides), TEST(late_hello), TEST(used_hello),
-           TEST(lost_before_acceptance), TEST(strangers), TEST(crowd), TEST(unfinished_peers),
-           TEST(nobody_there), TEST(cycles))
+SUITE_MAIN("net/tcp_peers", TEST(version_on_both_sides), TEST(accept_denied), TEST(late_hello),
+           TEST(used_hello), TEST(lost_before_acceptance), TEST(strangers), TEST(crowd),
+           TEST(unfinished_peers), TEST(nobody_there), TEST(cycles))

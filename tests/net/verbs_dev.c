@@ -58,6 +58,22 @@ START_TEST(properties)
 }
 END_TEST
 
+START_TEST(more_ports_than_devices)
+{
+    int n = 0;
+
+    fake.devices = 1;
+    fake.device[0].ports = NB_NET_MAX_DEVS + 2;
+    net = net_up(NULL, NULL);
+    ck_assert_int_eq(net->ops->devices(net, &n), 0);
+    ck_assert_int_eq(n, NB_NET_MAX_DEVS);
+    ck_assert_int_eq(warnings(), 1);
+    ck_assert_msg(strstr(last_warning(), "fake0:65 and those after it are left out") != NULL, "%s",
+                  last_warning());
+    net_down();
+}
+END_TEST
+
 START_TEST(speeds)
 {
     static const struct {
@@ -446,7 +462,8 @@ START_TEST(two_contexts)
 }
 END_TEST
 
-SUITE_MAIN("net/verbs_dev", FIXTURE(verbs_before, verbs_after), TEST(properties), LOOP(speeds, 0, 9),
-           LOOP(gpu_memory, 0, 4), LOOP(filter, 0, COUNT(filters)), LOOP(down_ports, 0, 2),
-           LOOP(pci_order, 0, 2), LOOP(one_card, 0, 2), LOOP(broken_adapter, 0, 3), TEST(cache), TEST(dmabuf),
+SUITE_MAIN("net/verbs_dev", FIXTURE(verbs_before, verbs_after), TEST(properties),
+           TEST(more_ports_than_devices), LOOP(speeds, 0, 9), LOOP(gpu_memory, 0, 4),
+           LOOP(filter, 0, COUNT(filters)), LOOP(down_ports, 0, 2), LOOP(pci_order, 0, 2),
+           LOOP(one_card, 0, 2), LOOP(broken_adapter, 0, 3), TEST(cache), TEST(dmabuf),
            LOOP(automatic, 0, COUNT(worlds)), TEST(library_name), TEST(this_machine), TEST(two_contexts))

@@ -11,7 +11,9 @@
  *                     v                                v
  *                   closed                     all sockets closed
  *
- * A hello with the token but of another version or transport, or with impossible fields, fails the listener.
+ * A hello with the token but of another version or transport, or with impossible fields, is a stranger's, too.
+ * A node of the job that is unlike this one refuses this node's handle, and its own handle tells this node, so
+ * that both report it (connect.c). The token alone is no proof: whoever has seen a hello on the wire has it.
  *
  * Strangers (port scanners, health checks, other jobs) reach the port, too. A socket that has not yet shown
  * the token from the handle has a place in a table of fixed size. It is closed without an answer when it
@@ -26,6 +28,8 @@
 #include "net/tcp/tcp.h"
 
 #include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -73,7 +77,7 @@ struct nb_tcp_listen {
     uint8_t token[NB_TCP_TOKEN_BYTES];
     char local[64];
     int nstrangers;
-    unsigned dropped;
+    unsigned dropped, unlike; /* strangers so far, and those of them with the token and another hello */
     struct stranger stranger[STRANGERS_MAX]; /* oldest first */
     struct half_conn *half, **half_end;
     struct ids used;
@@ -191,6 +195,25 @@ static void drop_stranger(struct nb_tcp_listen *l, int i, const char *why)
     remove_stranger(l, i);
 }
 
+/* Close and forget a socket whose hello has the token and differs from that of a node like this one. */
+__attribute__((format(printf, 3, 4))) static void drop_unlike(struct nb_tcp_listen *l, int i, const char *fmt,
+                                                              ...)
+{
+    char why[200];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof(why), fmt, ap);
+    va_end(ap);
+    if (l->unlike++ == 0)
+        NB_WARN(
+            "%s: dropped a connection from %s to %s with this listener's token: %s (more are not reported)",
+            nb_tcp_use_name(l->use), l->stranger[i].peer, l->local, why);
+    l->dropped++;
+    close(l->stranger[i].fd);
+    remove_stranger(l, i);
+}
+
 static void free_half(struct nb_tcp_listen *l, struct half_conn **at, bool close_fds)
 {
     struct half_conn *h = *at;
@@ -268,33 +291,36 @@ static bool hear_stranger(struct nb_tcp_listen *l, int i, int64_t now)
                       rc == -EINVAL ? "it speaks another protocol" : "wrong token: it wants another process");
         return true;
     }
-    /* It has shown the token, so it is one of our peers and the listener reports its errors. */
-    if (rc == -EPROTO) {
-        NB_WARN("tcp: %s connects to %s with version %u of the protocol, this node has %u: install the same "
-                "release on all nodes",
-                s->peer, l->local, hello.version, NB_TCP_WIRE_VERSION);
-        l->err = -EPROTO;
-    } else if (rc) {
-        NB_WARN("tcp: the hello from %s to %s is invalid (stream %u of %u)", s->peer, l->local, hello.stream,
-                hello.streams);
-        l->err = -EPROTO;
-    } else if (hello.use != (uint32_t)l->use) {
-        NB_WARN("%s: %s, which connects to %s, uses the transport %s, this node %s: set NIBBLE_NET alike on "
-                "all nodes",
-                nb_tcp_use_name(l->use), s->peer, l->local, nb_tcp_use_name(hello.use),
-                nb_tcp_use_name(l->use));
-        l->err = -EPROTO;
-    } else {
+    if (rc == -EPROTO)
+        drop_unlike(
+            l, i,
+            "it has version %u of the protocol, this node has %u: install the same release on all nodes",
+            hello.version, NB_TCP_WIRE_VERSION);
+    else if (rc)
+        drop_unlike(l, i, "its hello is invalid (stream %u of %u)", hello.stream, hello.streams);
+    else if (hello.use != (uint32_t)l->use)
+        drop_unlike(l, i, "it uses the transport %s, this node %s: set NIBBLE_NET alike on all nodes",
+                    nb_tcp_use_name(hello.use), nb_tcp_use_name(l->use));
+    else
         l->err = join_half(l, i, &hello, now);
-        return true;
-    }
-    close(s->fd);
-    remove_stranger(l, i);
     return true;
+}
+
+static const char *accept_hint(int err)
+{
+    switch (err) {
+    case EMFILE: return " (raise the limit of open files, ulimit -n)";
+    case EPERM:
+    case EACCES:
+    case ENOSYS: return " (allow the system call accept4: a filter such as seccomp refuses it)";
+    default: return "";
+    }
 }
 
 static void take_sockets(struct nb_tcp_listen *l, int64_t now)
 {
+    int errors = 0;
+
     for (int i = 0; i < ACCEPTS_A_CALL; i++) {
         struct sockaddr_storage a;
         socklen_t len = sizeof(a);
@@ -306,20 +332,16 @@ static void take_sockets(struct nb_tcp_listen *l, int64_t now)
         memset(&a, 0, sizeof(a));
         fd = accept4(l->fd, (struct sockaddr *)&a, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
-            /* Most errors of accept4 belong to the connection that it was about to accept. */
             if (errno == EAGAIN || errno == EWOULDBLOCK)
                 return;
-            if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-                l->err = -errno;
-                NB_WARN("tcp: cannot accept on %s: %s%s", l->local, strerror(-l->err),
-                        l->err == -EMFILE ? " (raise the limit of open files, ulimit -n)" : "");
-                return;
-            }
-            if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK) {
-                l->err = -errno;
-                return;
-            }
-            continue;
+            /* Most errors belong to the connection that it was about to accept. Those of descriptors and
+             * memory, and errors that keep coming, belong to this process. */
+            if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS &&
+                ++errors < ACCEPTS_A_CALL)
+                continue;
+            l->err = -errno;
+            NB_WARN("tcp: cannot accept on %s: %s%s", l->local, strerror(-l->err), accept_hint(-l->err));
+            return;
         }
         if (l->nstrangers == STRANGERS_MAX)
             drop_stranger(l, 0, "too many connections without a hello");

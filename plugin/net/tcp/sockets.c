@@ -138,11 +138,13 @@ static void read_sysfs(struct nb_tcp_if *d)
 }
 
 /* Pass once over the kernel's list. An interface with several usable addresses appears once, with its first
- * address that is not link-local. */
+ * address that is not link-local. Name the first interface that finds no place in `left_out`. */
 static int select_ifs(const struct ifaddrs *list, const struct if_filter *f, int family, bool must_run,
-                      struct nb_tcp_if *ifs, int max)
+                      struct nb_tcp_if *ifs, int max, const char **left_out)
 {
     int n = 0;
+
+    *left_out = NULL;
 
     for (const struct ifaddrs *i = list; i; i = i->ifa_next) {
         int known = 0, fam;
@@ -165,8 +167,10 @@ static int select_ifs(const struct ifaddrs *list, const struct if_filter *f, int
                 memcpy(&ifs[known].addr, i->ifa_addr, len);
             continue;
         }
-        if (n == max)
+        if (n == max) {
+            *left_out = *left_out ? *left_out : i->ifa_name;
             continue;
+        }
         memset(&ifs[n], 0, sizeof(ifs[n]));
         snprintf(ifs[n].name, sizeof(ifs[n].name), "%s", i->ifa_name);
         memcpy(&ifs[n].addr, i->ifa_addr, len);
@@ -181,7 +185,8 @@ static void list_names(const struct ifaddrs *list, char *buf, size_t cap)
 {
     static const struct if_filter all = {.exclude = true, .list = ""};
     struct nb_tcp_if ifs[32];
-    int n = select_ifs(list, &all, AF_UNSPEC, false, ifs, 32);
+    const char *more;
+    int n = select_ifs(list, &all, AF_UNSPEC, false, ifs, 32, &more);
     size_t used = 0;
 
     buf[0] = '\0';
@@ -192,7 +197,7 @@ static void list_names(const struct ifaddrs *list, char *buf, size_t cap)
 int nb_tcp_if_find(struct nb_tcp_if *ifs, int max)
 {
     static const char *const defaults[] = {"ib", "^docker,lo,virbr", "docker", "lo", "virbr"};
-    const char *want = nb_env("NCCL_SOCKET_IFNAME");
+    const char *want = nb_env("NCCL_SOCKET_IFNAME"), *left_out = NULL;
     struct ifaddrs *list;
     int family, n = 0, rc = wanted_family(&family);
 
@@ -207,7 +212,7 @@ int nb_tcp_if_find(struct nb_tcp_if *ifs, int max)
         struct if_filter f = parse_filter(want);
 
         /* Named interfaces count while they are down, too: every node has to report the same devices. */
-        n = select_ifs(list, &f, family, false, ifs, max);
+        n = select_ifs(list, &f, family, false, ifs, max, &left_out);
         if (n == 0) {
             char names[256];
 
@@ -224,9 +229,14 @@ int nb_tcp_if_find(struct nb_tcp_if *ifs, int max)
         for (size_t i = 0; i < sizeof(defaults) / sizeof(defaults[0]) && n == 0; i++) {
             struct if_filter f = parse_filter(defaults[i]);
 
-            n = select_ifs(list, &f, family, true, ifs, max);
+            n = select_ifs(list, &f, family, true, ifs, max, &left_out);
         }
     }
+    if (left_out)
+        NB_WARN(
+            "tcp: only the first %d network interfaces are used, as NCCL allows: %s and those after it are "
+            "left out. Choose with NCCL_SOCKET_IFNAME",
+            max, left_out);
     freeifaddrs(list);
     for (int i = 0; i < n; i++)
         read_sysfs(&ifs[i]);

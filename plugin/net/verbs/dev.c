@@ -20,6 +20,7 @@
 /* Unused devices and ports, for the one line that says why there is no device. */
 struct leftovers {
     int active, down, filtered, unreadable;
+    bool full;       /* the list has no place for more */
     char names[192]; /* of ports that are down or filtered out */
 };
 
@@ -202,8 +203,8 @@ static void add_ports(struct nb_verbs *v, struct nb_verbs_hca *h, struct leftove
 {
     int mem = 0;
 
-    for (int port = 1; port <= h->attr.phys_port_cnt && v->ndevs < NB_NET_MAX_DEVS; port++) {
-        struct nb_verbs_dev *d = &v->dev[v->ndevs];
+    for (int port = 1; port <= h->attr.phys_port_cnt; port++) {
+        struct nb_verbs_dev *d;
         struct ibv_port_attr a;
 
         memset(&a, 0, sizeof(a));
@@ -227,6 +228,16 @@ static void add_ports(struct nb_verbs *v, struct nb_verbs_hca *h, struct leftove
         } else {
             l->active++;
         }
+        if (v->ndevs == NB_NET_MAX_DEVS) {
+            if (!l->full)
+                NB_WARN("verbs: only the first %d ports are used, as NCCL allows: %s:%d and those after it "
+                        "are left "
+                        "out. Choose with NCCL_IB_HCA",
+                        NB_NET_MAX_DEVS, h->name, port);
+            l->full = true;
+            return;
+        }
+        d = &v->dev[v->ndevs];
         memset(d, 0, sizeof(*d));
         d->hca = h;
         d->port = port;
