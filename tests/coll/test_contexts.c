@@ -12,7 +12,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "coll/comm/node.h"
+#include "coll/comm/comm.h"
+#include "coll/decide/decide.h"
 #include "tests/base/capture.h"
 #include "tests/coll/cluster.h"
 #include "tests/suite.h"
@@ -256,6 +257,32 @@ START_TEST(closed_by_one_call)
 }
 END_TEST
 
+/* The switch is turned off and on again before the other node answers. Its answer to the first change does not
+ * count for the second one. */
+START_TEST(switched_twice)
+{
+    struct nb_kill_switch *mine, *other;
+
+    cluster_connect(&cluster);
+    mine = &node[0].comm->decisions->kill_switch;
+    other = &node[1].comm->decisions->kill_switch;
+    node[1].asleep = true;
+    for (int off = 1; off >= 0; off--) {
+        nb_engine_node(node[0].ctx.engine)->control.off = off;
+        while (mine->epoch < 2u - (unsigned)off)
+            turn();
+        ck_assert_uint_eq(mine->answers, 1);
+    }
+    node[1].asleep = false;
+    for (const int64_t then = node[0].now; node[0].now - then < SECOND;)
+        turn();
+    ck_assert_uint_eq(other->epoch, 2);
+    ck_assert(!nb_decisions_off(node[1].comm->decisions));
+    ck_assert_uint_eq(mine->answers, 2);
+    cluster_disconnect(&cluster);
+}
+END_TEST
+
 SUITE_MAIN("coll/contexts", FIXTURE(setup, teardown), TEST(collectives), TEST(settings_and_budgets),
            TEST(shared_by_one_node_only), TEST(alone), TEST(other_settings), TEST(stopped),
-           TEST(closed_by_one_call))
+           TEST(closed_by_one_call), TEST(switched_twice))

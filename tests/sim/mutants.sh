@@ -66,13 +66,13 @@ mutant()
 
 echo "| what is broken | where | found by seed | as |"
 echo "| --- | --- | --- | --- |"
-mutant credits coll/comm/ring.c 's/rx->posted - rx->freed < rx->slots/rx->posted - rx->freed <= rx->slots/'
+mutant credits coll/comm/ring.c 's/rx->posted - rx->freed < rx->buffers/rx->posted - rx->freed <= rx->buffers/'
 mutant order coll/comm/ring.c 's/if (!(it->shared ? it->shared->ready : it->ready) || /if (/'
 mutant slots-in-use coll/flow/reduce.c 's/rx->held\[nb_rx_at(rx)\]++;/(void)rx;/'
 mutant confirmations state/reference.c 's/return ref->version && ref->answers < (unsigned)r->nranks - 1;/return 0;/; s/return ref->version && !unanswered(r, ref).*/return 0;/'
-mutant deadlines coll/progress.c 's/t - peer->life.received_ns > limit/t - peer->life.received_ns > 100 * limit/'
-mutant heartbeats coll/comm/control.c 's/t_ns - peer->life.sent_ns < nb_control_alive_ns(comm)/t_ns - peer->life.sent_ns < 100 * nb_control_alive_ns(comm)/'
-mutant error-block state/feedback.c 's/slot->mem + (size_t)block \* /slot->mem + (size_t)0 * /'
+mutant deadlines coll/watch/heartbeat.c 's/t - peer->life.received_ns > limit/t - peer->life.received_ns > 100 * limit/'
+mutant heartbeats coll/watch/heartbeat.c 's/t_ns - peer->life.sent_ns < nb_control_alive_ns(comm)/t_ns - peer->life.sent_ns < 100 * nb_control_alive_ns(comm)/'
+mutant error-block state/feedback.c 's/residual->mem + (size_t)block \* /residual->mem + (size_t)0 * /'
 mutant padding policy/records/walk.c 's/= q \* k + ([ab] < k ? [ab] : k);/= q * k + k;/'
 mutant forward coll/flow/forward.c 's/if (!op->schedule->forwards_to(comm, op, segment, peer))/if (!op->schedule->forwards_to(comm, op, segment, peer) || (i == 0 \&\& op->opno % 8 == 7))/'
 mutant close-drain coll/watch/shutdown.c 's/ && !count(comm, has_not_taken, NULL) && !count(comm, nb_peer_may_ask, NULL))/)/; s/ && !count(comm, has_not_parted, NULL))/)/'
@@ -83,5 +83,13 @@ mutant header-check coll/comm/wire.c 's/if (get32(b, 52) != check_value(b, 52))/
 mutant control-check coll/comm/wire.c 's/if (get32(b, bytes - 4) != check_value(b, bytes - 4))/if (0)/'
 mutant abort coll/watch/failure.c 's/if (!comm->neighbors\[i\]->gone)/if (0)/'
 mutant budgets coll/flow/staging.c 's/nb_budget_give(.*/;/'
+mutant unread-end coll/comm/ring.c 's/(void)harvest(comm, rx);//'
+mutant silent-close coll/progress.c 's/nb_comm_fail(comm, -ECONNABORTED, \("the communicator was closed\)/(void)(\1/'
+mutant gone-early coll/comm/ring.c 's/(c->closed || c->arrived >= peer->life.fin_count.0.) &&/1 \&\&/; s/(r->closed || r->arrived >= peer->life.fin_count.1.))/1)/'
+mutant bye-early coll/watch/control.c 's/peer->rx.NB_CLASS_CONTRIB..arrived >= peer->life.fin_count.0. &&/1 \&\&/; s/peer->rx.NB_CLASS_RESULT..arrived >= peer->life.fin_count.1.)/1)/'
+mutant difference-hashes coll/flow/gather_receive.c 's/const bool as_meant = t->seen.hash == t->msg.new_hash;/const bool as_meant = true;/'
+mutant reference-hashes coll/flow/gather_receive.c 's/if (t->seen.hash != t->msg.ref_hash)/if (0)/'
+mutant stale-epoch coll/decide/kill_switch.c 's/if (ctl->c == comm->decisions->kill_switch.epoch).*/(void)0;/'
+mutant error-reset state/feedback.c 's/>= (uint64_t)p->ef_reset/> (uint64_t)p->ef_reset/'
 mutant refused-vote coll/connect/vote.c 's/return !n->len || n->done;/return !n->posted || n->done;/'
 [ $missed = 0 ] || { echo "$missed were not found"; exit 1; }

@@ -145,6 +145,28 @@ START_TEST(feedback_steps_by_reuse)
 }
 END_TEST
 
+/* With NIBBLE_EF=ema a residual is emptied every so many steps, to the step. */
+START_TEST(feedback_emptied_regularly)
+{
+    struct nb_params own = *nb_params_defaults();
+    struct nb_ef_key a = {.func = NB_FUNC_ALL_REDUCE, .type = NB_F32, .n = 64, .blocks = 1, .id = 1};
+    struct nb_feedback *fb;
+    struct nb_ef ef;
+
+    own.ef = NB_FEEDBACK_EMA;
+    own.ef_reset = 5;
+    node.params = &own;
+    fb = nb_feedback_create(ctx, nb_host_device());
+    for (uint64_t step = 0; step <= 12; step++) {
+        nb_feedback_view(nb_feedback_get(fb, &a, step, 0), 0, &ef);
+        ck_assert_int_eq(all_zero(ef.err, 64), (step % 5 == 0));
+        memset(ef.err, 1, 64);
+    }
+    nb_feedback_destroy(fb);
+    node.params = nb_params_defaults();
+}
+END_TEST
+
 /* A non-finite value drops exactly the residuals used since the weights changed. */
 START_TEST(feedback_drop_step)
 {
@@ -351,10 +373,11 @@ int main(void)
     node.params = nb_params_defaults();
     if (nb_budgets_open(&node))
         return EXIT_FAILURE;
-    const int failed = SUITE(
-        "state/feedback", TEST(feedback_slots), TEST(feedback_held), TEST(feedback_number_means_another),
-        TEST(feedback_steps_by_reuse), TEST(feedback_drop_step), TEST(feedback_after_spike),
-        TEST(feedback_zeroed_later), TEST(feedback_zeroing_refused), TEST(feedback_zeroed_and_retired));
+    const int failed =
+        SUITE("state/feedback", TEST(feedback_slots), TEST(feedback_held),
+              TEST(feedback_number_means_another), TEST(feedback_steps_by_reuse),
+              TEST(feedback_emptied_regularly), TEST(feedback_drop_step), TEST(feedback_after_spike),
+              TEST(feedback_zeroed_later), TEST(feedback_zeroing_refused), TEST(feedback_zeroed_and_retired));
     nb_budgets_close(&node);
     return failed;
 }
