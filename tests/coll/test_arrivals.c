@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The receive rings that the engine tests: rings with news, by descriptors of pipes. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@ static struct connection {
     int fd[2];      /* a pipe, or -1: the connection has no descriptor */
     unsigned asked; /* number of tests */
     int has;        /* messages that have arrived */
+    int ends_after; /* receives until the transport finds the end, behind one message for each. 0: never */
 } connections[NODES];
 
 static struct nb_coll_comm comm;
@@ -30,6 +32,11 @@ static int net_irecv(void *conn, int n, void **data, const size_t *sizes, const 
 {
     (void)n, (void)data, (void)sizes, (void)tags, (void)mhandles;
     *out = conn;
+    if (((struct connection *)conn)->ends_after == 0)
+        return 0;
+    if (--((struct connection *)conn)->ends_after == 0)
+        return -ECONNRESET;
+    ((struct connection *)conn)->has++;
     return 0;
 }
 
@@ -176,6 +183,46 @@ START_TEST(an_end_is_asked_for)
 }
 END_TEST
 
+/* The transport finds the end of a connection when a receive is posted, and has filled the receives before it.
+ * Their messages count, whether the peer has left in order or not. */
+START_TEST(an_end_behind_messages)
+{
+    struct nb_peer *peer = &peers[3];
+    struct nb_rx *rx = &peer->rx[0];
+    const bool in_order = _i;
+
+    peer->life.fin = in_order;
+    peer->life.fin_count[0] = BUFFERS + 3; /* the last one is lost */
+    connections[3].has = BUFFERS;
+    ck_assert_int_ge(nb_rx_progress(&comm, peer, rx), 0);
+    ck_assert_int_ge(nb_rx_progress(&comm, peer, rx), 0);
+    ck_assert_uint_eq(rx->arrived, BUFFERS);
+    for (int i = 0; i < BUFFERS; i++)
+        nb_rx_take(rx);
+    connections[3].ends_after = 3;
+    ck_assert_int_eq(nb_rx_progress(&comm, peer, rx), in_order ? 0 : -ECONNRESET);
+    ck_assert_uint_eq(rx->arrived, BUFFERS + 2);
+    ck_assert(rx->ended && rx->closed == in_order);
+    ck_assert_int_eq(peer->life.lost, in_order ? 0 : -ECONNRESET);
+}
+END_TEST
+
+/* A peer that has sent FIN is gone when the last of its messages has arrived, or can no longer arrive. */
+START_TEST(gone_after_the_last_message)
+{
+    struct nb_peer *peer = &peers[3];
+
+    peer->life.fin = 1;
+    peer->life.fin_count[0] = 2;
+    peer->rx[2].closed = 1;
+    for (int i = 0; i < 3; i++) {
+        connections[3].has = i > 0;
+        ck_assert_int_ge(nb_rx_progress(&comm, peer, &peer->rx[0]), 0);
+        ck_assert_int_eq(peer->gone, i == 2);
+    }
+}
+END_TEST
+
 START_TEST(without_descriptors_all_are_asked)
 {
     comm.net = &net_without;
@@ -189,5 +236,5 @@ START_TEST(without_descriptors_all_are_asked)
 END_TEST
 
 SUITE_MAIN("coll/watch", FIXTURE(setup, teardown), TEST(the_idle_are_not_asked),
-           TEST(a_full_ring_is_asked_later), TEST(an_end_is_asked_for),
-           TEST(without_descriptors_all_are_asked))
+           TEST(a_full_ring_is_asked_later), TEST(an_end_is_asked_for), LOOP(an_end_behind_messages, 0, 2),
+           TEST(gone_after_the_last_message), TEST(without_descriptors_all_are_asked))
