@@ -4,11 +4,14 @@
  * nodes that meet it know at once and tell all, long before NIBBLE_CONNECT_TIMEOUT. A stranger with another
  * version does not disturb them. The clock is real, and the test does not depend on its speed.
  */
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,6 +34,15 @@ static void hear(ncclDebugLogLevel level, const char *text)
 {
     if (level == NCCL_LOG_WARN && speaking >= 0 && strstr(text, "is declined"))
         snprintf(declined[speaking], sizeof(declined[speaking]), "%.511s", text);
+}
+
+/* Takes the place of the C library's: no route leads to an IPv6 address. */
+int connect(int fd, const struct sockaddr *addr, socklen_t len)
+{
+    if (addr->sa_family != AF_INET6)
+        return (int)syscall(SYS_connect, fd, addr, len);
+    errno = ENETUNREACH;
+    return -1;
 }
 
 static void setup(void)
@@ -111,6 +123,26 @@ START_TEST(in_a_handle)
 }
 END_TEST
 
+/* Node 1 has an IPv6 address only, and the other nodes reach none. They say so at once. */
+START_TEST(in_a_family)
+{
+    uint8_t seen[NB_NET_HANDLE_BYTES];
+    struct nb_tcp_handle h;
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons(1)};
+
+    ck_assert_int_eq(inet_pton(AF_INET6, "fd00::3", &six.sin6_addr), 1);
+    ck_assert_int_eq(nb_tcp_handle_get(node[1].handle, &h), 0);
+    memcpy(&h.addr, &six, sizeof(six));
+    memcpy(seen, node[1].handle, sizeof(seen));
+    nb_tcp_handle_put(seen, &h);
+    connect_all(seen, -ECONNREFUSED);
+    for (int i = 0; i < NODES; i += 2)
+        ck_assert_msg(strstr(declined[i], "cannot connect to node 1 (fd00::3<1>)") &&
+                          strstr(declined[i], "one node has an IPv4 address, the other an IPv6 address"),
+                      "node %d: %s", i, declined[i]);
+}
+END_TEST
+
 /* Somebody who has seen the token connects to node 0 with another version. */
 START_TEST(in_a_hello)
 {
@@ -133,4 +165,5 @@ START_TEST(in_a_hello)
 }
 END_TEST
 
-SUITE_MAIN("coll/connect_tcp", FIXTURE(setup, teardown), TEST(in_a_handle), TEST(in_a_hello))
+SUITE_MAIN("coll/connect_tcp", FIXTURE(setup, teardown), TEST(in_a_handle), TEST(in_a_family),
+           TEST(in_a_hello))

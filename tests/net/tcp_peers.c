@@ -428,6 +428,7 @@ START_TEST(nobody_there)
         ck_assert_int_lt(patient_ms() - limit, 5000);
     ck_assert_int_eq(rc, -ECONNREFUSED);
     ck_assert_int_eq(warnings(), 1);
+    ck_assert_ptr_nonnull(strstr(last_warning(), "the address is this node's, too"));
     ck_assert_int_ge(now_ms() - begin, 900);
     ck_assert_int_eq(open_fds(), fds);
     /* The handle's connect is over. */

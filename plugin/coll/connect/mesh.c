@@ -156,6 +156,8 @@ static const char *error_text(int err)
         return "too many open files (raise ulimit -n there)";
     if (err == -EPROTO)
         return "another version of the transport's protocol, or another NIBBLE_NET (its log tells)";
+    if (err == -EAFNOSUPPORT)
+        return "one node has an IPv4 address, the other an IPv6 address (choose with NCCL_SOCKET_FAMILY)";
     return strerror(-err);
 }
 

@@ -80,10 +80,21 @@ bool nb_abort_progress(struct nb_coll_comm *comm, int64_t now_ns)
  * The communicator fails in any case, so other work stops meanwhile.
  */
 
+/* Return a hint at the cause of the loss. Where heartbeats arrived to the end, the path passes small packets.
+ * A switch or tunnel with a smaller MTU than the hosts drops large ones without a word. */
+static const char *hint(const struct nb_coll_comm *comm, const struct nb_peer *peer)
+{
+    const char *path = nb_net_hint(-peer->life.lost);
+
+    if (!path[0] || comm->failure.suspect_ns - peer->life.received_ns > nb_control_overdue_ns(comm))
+        return path;
+    return ": the MTU of the path may be too small: its heartbeats arrive, data does not";
+}
+
 static int lost(struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
     return nb_comm_error(comm, peer->life.lost, "lost %s: %s%s", peer->name, strerror(-peer->life.lost),
-                         nb_net_hint(-peer->life.lost));
+                         hint(comm, peer));
 }
 
 /* Read all control messages that have arrived. */

@@ -233,11 +233,34 @@ static int step_socket(struct nb_tcp_connecting *k, int i, int64_t now)
     return err;
 }
 
+/* Return whether the peer's address is of another family than this device's, and the system reaches no
+ * address of that family. */
+static bool is_other_family(const struct nb_tcp_connecting *k, int err)
+{
+    return (err == -ENETUNREACH || err == -EADDRNOTAVAIL || err == -EAFNOSUPPORT) &&
+           k->h.addr.ss_family != k->dev->nif.addr.ss_family;
+}
+
+/* Return whether the peer's address is also this device's. */
+static bool is_own_address(const struct nb_tcp_connecting *k)
+{
+    struct sockaddr_storage peer = k->h.addr, own = k->dev->nif.addr;
+    char a[64], b[64];
+
+    if (peer.ss_family != own.ss_family)
+        return false;
+    nb_tcp_addr_name(&peer, a, sizeof(a));
+    nb_tcp_addr_name(&own, b, sizeof(b));
+    return strcspn(a, "<") == strcspn(b, "<") && strncmp(a, b, strcspn(a, "<")) == 0;
+}
+
 /* Return whether another attempt is worth it after `err`. */
 static bool may_retry(const struct nb_tcp_connecting *k, int err, int64_t now)
 {
     const int connect_ms = k->dev->tcp->conf.connect_ms;
 
+    if (is_other_family(k, err))
+        return false;
     switch (-err) {
     case ECONNREFUSED: /* the listener existed before its handle, but a full backlog can refuse, too */
     case ECONNRESET:
@@ -250,10 +273,18 @@ static bool may_retry(const struct nb_tcp_connecting *k, int err, int64_t now)
     }
 }
 
-static const char *advice(int err)
+static const char *advice(const struct nb_tcp_connecting *k, int err)
 {
     switch (-err) {
-    case ECONNREFUSED: return " (is the peer still running? does a firewall reject the port?)";
+    case EAFNOSUPPORT:
+        return " (one node has an IPv4 address, the other an IPv6 address: give all nodes the same with "
+               "NCCL_SOCKET_FAMILY or NCCL_SOCKET_IFNAME)";
+    case ECONNREFUSED:
+        if (is_own_address(k))
+            return " (the address is this node's, too: if the peer is another host, this is a bridge or a "
+                   "management adapter with one address on all hosts: leave it out with "
+                   "NCCL_SOCKET_IFNAME=^NAME)";
+        return " (is the peer still running? does a firewall reject the port?)";
     case ETIMEDOUT:
         return " (does a firewall drop the port? is this the right interface? see NCCL_SOCKET_IFNAME)";
     case EHOSTUNREACH:
@@ -327,8 +358,10 @@ int nb_tcp_dial(struct nb_tcp *tcp, int dev, enum nb_tcp_use use, const struct n
     connecting_free(k, false);
     return 1;
 fail:
+    if (is_other_family(k, rc))
+        rc = -EAFNOSUPPORT;
     NB_WARN("tcp: connecting from %s to %s failed after %.1f s: %s%s", k->dev->nif.name, k->peer,
-            (double)(now - k->begun) / 1000, strerror(-rc), advice(rc));
+            (double)(now - k->begun) / 1000, strerror(-rc), advice(k, rc));
     connecting_free(k, true);
     return rc;
 }
@@ -375,7 +408,7 @@ void nb_tcp_abandon(struct nb_net *net, void *handle)
     if (k->last_err)
         NB_WARN("tcp: connecting from %s to %s was given up after %.1f s: %s%s", k->dev->nif.name, k->peer,
                 (double)(nb_clock_ms(k->dev->tcp->clock) - k->begun) / 1000, strerror(-k->last_err),
-                advice(k->last_err));
+                advice(k, k->last_err));
     connecting_free(k, true);
 }
 

@@ -293,8 +293,10 @@ static void check_stall(struct nb_tcp_send *s)
         /* Probes of a closed window are up to 2 minutes apart, and one alone may get lost. */
         if ((info.tcpi_retransmits >= 3 || info.tcpi_probes >= 2) &&
             (int64_t)info.tcpi_last_ack_recv > s->c.dev->tcp->conf.dead_ms) {
-            send_fail(s, -ETIMEDOUT, "no acknowledgement for %u s: host down or network cut",
-                      info.tcpi_last_ack_recv / 1000);
+            send_fail(
+                s, -ETIMEDOUT,
+                "no acknowledgement for %u s: host down, network cut, or packets of %u bytes (MTU) lost",
+                info.tcpi_last_ack_recv / 1000, info.tcpi_pmtu);
             return;
         }
     }
