@@ -328,6 +328,35 @@ NB_DEV int nb_match_entry(const struct nb_gpu_state *state, uint32_t i, uint64_t
     return 1;
 }
 
+/* Copy the descriptor of the ticket to `to`, as nb_match_entry does. One warp, whose lanes load one word each.
+ * Return 0 also where the ring's image changes meanwhile. */
+NB_DEV int nb_find_in_image(const struct nb_gpu_state *state, uint64_t ticket, struct nb_gpu_desc *to)
+{
+    const uint32_t lane = nb_thread(), words = sizeof(struct nb_gpu_desc) / 8;
+    uint32_t mine = 0;
+
+    for (uint32_t i = lane; i < NB_GPU_RING; i += 32) {
+        const uint64_t begin = nb_get64_gpu(&state->begin[i]);
+        const uint32_t tickets = (uint32_t)nb_get64_gpu((const uint64_t *)&state->desc[i] + 1);
+        if (begin && begin - 1 <= ticket && ticket - (begin - 1) < tickets)
+            mine = i + 1;
+    }
+    const uint32_t entry = nb_warp_max(mine);
+    if (!entry)
+        return 0;
+    const uint64_t *at = &state->begin[entry - 1], *from = (const uint64_t *)&state->desc[entry - 1];
+    const uint64_t begin = nb_acquire64(at);
+    const uint64_t word = lane < words ? nb_acquire64(from + lane) : 0;
+    int valid = begin && nb_get64_gpu(at) == begin && begin - 1 <= ticket;
+    if (lane == 1)
+        valid = valid && ticket - (begin - 1) < (uint32_t)word;
+    if (nb_ballot(!valid))
+        return 0;
+    if (lane < words)
+        ((uint64_t *)to)[lane] = word;
+    return 1;
+}
+
 /* Decode the ticket in place s and find its first records. One warp. `further`: the other place has the
  * previous ticket of the same descriptor. */
 NB_DEV void nb_found(struct nb_shared *sh, uint32_t s, int further)
@@ -401,7 +430,7 @@ NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uin
     return found;
 }
 
-#define NB_ELSEWHERE 2 /* outside the descriptor of the ticket before: all threads search */
+#define NB_ELSEWHERE 2 /* not found by one warp: all threads search */
 
 /* Between two tickets, count the tickets whose output is stored: the one before, in place s ^ 1, unless its
  * record is still to be delivered, and the one before that, if its record was delivered just now. sh->ended:
@@ -447,11 +476,19 @@ NB_DEV void nb_next(const struct nb_gpu_launch *launch, struct nb_shared *sh, ui
         sh->ticket[s ^ 1] = ticket;
         sh->found = sh->have = same ? 1 : NB_ELSEWHERE;
     }
+    int found = same;
     if (same) {
         if (lane < sizeof(struct nb_gpu_desc) / 8)
             ((uint64_t *)&sh->desc[s ^ 1])[lane] = ((const uint64_t *)d)[lane];
+    } else if (launch->ring) {
+        NB_RARE;
+        found = nb_find_in_image(state, ticket, &sh->desc[s ^ 1]);
+        if (found && lane == 0)
+            sh->found = sh->have = 1;
+    }
+    if (found) {
         nb_warp_barrier();
-        nb_found(sh, s ^ 1, 1);
+        nb_found(sh, s ^ 1, same);
     }
     if (lane == 0)
         sh->drawn = (uint32_t)drawn - (uint32_t)ticket;

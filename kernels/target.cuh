@@ -346,6 +346,13 @@ NB_DEV uint64_t nb_get64_gpu(const uint64_t *p)
     return v;
 }
 
+NB_DEV uint64_t nb_acquire64(const uint64_t *p) /* later loads come after it */
+{
+    uint64_t v;
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(__cvta_generic_to_global(p)) : "memory");
+    return v;
+}
+
 NB_DEV uint32_t nb_get32_shared_by_blocks(const uint32_t *p)
 {
     uint32_t v;

@@ -382,6 +382,12 @@ NB_DEV uint64_t nb_get64_gpu(const uint64_t *p)
 {
     return nb_emulate_get(p, 8, 0);
 }
+NB_DEV uint64_t nb_acquire64(const uint64_t *p)
+{
+    const uint64_t v = nb_emulate_get(p, 8, 0);
+    nb_emulate_fence(0);
+    return v;
+}
 NB_DEV uint32_t nb_get32_shared_by_blocks(const uint32_t *p)
 {
     return (uint32_t)nb_emulate_get(p, 4, 0);
@@ -430,6 +436,10 @@ NB_DEV void nb_fence_sys(void)
 NB_DEV uint64_t nb_get64_gpu(const uint64_t *p)
 {
     return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
+NB_DEV uint64_t nb_acquire64(const uint64_t *p)
+{
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
 NB_DEV uint32_t nb_get32_shared_by_blocks(const uint32_t *p)
 {

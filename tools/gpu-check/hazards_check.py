@@ -79,6 +79,10 @@ class Rank:
         self.nccl.AllReduce(ctypes.c_void_p(self.a.data_ptr()), ctypes.c_void_p(self.b.data_ptr()), COUNT,
                             TYPES["bfloat16"][0], NCCL_SUM, self.comm, ctypes.c_void_p(self.stream.cuda_stream))
 
+    def reduce_scatter(self):
+        self.nccl.ReduceScatter(ctypes.c_void_p(self.a.data_ptr()), ctypes.c_void_p(self.b.data_ptr()), COUNT // 2,
+                                TYPES["bfloat16"][0], NCCL_SUM, self.comm, ctypes.c_void_p(self.stream.cuda_stream))
+
     def wait(self, stream):
         done = torch.cuda.Event()
         done.record(stream)
@@ -190,6 +194,13 @@ class Rank:
 
     def overlap(self):
         """How long matrix products take that were launched behind an all-reduce whose peer comes late."""
+        self.overlaps(self.all_reduce)
+
+    def overlap_scatter(self):
+        """The same behind a reduce-scatter, whose end the engine can count."""
+        self.overlaps(self.reduce_scatter)
+
+    def overlaps(self, collective):
         m = torch.randn(4096, 4096, device="cuda").bfloat16()
         n = torch.empty_like(m)
 
@@ -210,7 +221,7 @@ class Rank:
             torch.cuda.synchronize()
             if self.rank == 1:
                 time.sleep(LATE)
-            self.all_reduce()
+            collective()
             begun = time.monotonic()
             if self.rank == 0:
                 products()
@@ -232,7 +243,7 @@ class Rank:
         self.said["ms"] = round((time.monotonic() - begun) * 1000, 1)
 
 
-HAZARDS = ["threads", "first_launches", "abort", "frees", "overlap", "first_launch_late", "speed"]
+HAZARDS = ["threads", "first_launches", "abort", "frees", "overlap", "overlap_scatter", "first_launch_late", "speed"]
 MODES = {
     "plain NCCL": None,
     "codecs on the CPU": {"NIBBLE_GPU_POINTERS": "0", "NIBBLE_DEVICE": "host"},
@@ -254,7 +265,7 @@ def plan(hazards):
             for mode in modes:
                 yield hazard, mode, None
     for hazard in hazards:
-        if hazard in ("overlap", "first_launches"):
+        if hazard in ("overlap", "overlap_scatter", "first_launches"):
             for mode in MODES:
                 yield hazard, mode, "1"
     for hazard in hazards:
