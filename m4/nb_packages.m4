@@ -45,7 +45,10 @@ AC_DEFUN([NB_CHECK_CUDA], [
                 NVCC=
             ])
         ])
-        AS_IF([test -n "$NVCC"], [nb_cuda_summary="yes ($NVCC)"], [
+        AS_IF([test -n "$NVCC"], [
+            nb_cuda_version=`"$NVCC" --version | sed -n 's/.*release \([[0-9]]*\)[[.]]\([[0-9]]*\).*/\1 * 1000 + \2 * 10/p'`
+            AC_DEFINE_UNQUOTED([NB_NVCC_VERSION], [(${nb_cuda_version:-0})], [CUDA that compiles the kernels, as cuDriverGetVersion counts])
+            nb_cuda_summary="yes ($NVCC)"], [
             nb_cuda_summary="no (nvcc not found$nb_cuda_old)"
             AS_IF([test "x$with_cuda" != xauto],
                 [AC_MSG_ERROR([--with-cuda was given, but nvcc was not found])])

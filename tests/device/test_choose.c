@@ -24,6 +24,12 @@ static void test_choices(void)
     struct nb_device *dev;
     char why[256];
 
+    fake = (struct fake_settings){.version = 12080};
+    refused("compiled by CUDA 13.0, and the driver is one of CUDA 12.8");
+    CHECK(!nb_cuda_takes_pointers(&ctx, -1, why, sizeof(why)) && strstr(why, "a newer driver"));
+    fake = (struct fake_settings){.version = 13020};
+    dev = open_device(1);
+    close_device(dev);
     fake = (struct fake_settings){0};
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
     refused("CUDA_DEVICE_MAX_CONNECTIONS=1");

@@ -114,7 +114,7 @@ static nb_cu_result fInit(unsigned flags)
 static nb_cu_result fDriverGetVersion(int *version)
 {
     CALL("cuDriverGetVersion");
-    *version = 13000;
+    *version = fake.version ? fake.version : 13000;
     return 0;
 }
 
@@ -523,4 +523,5 @@ const struct nb_cuda fake_driver = {
     NB_CU_FUNCTIONS(FAKE)
 #undef FAKE
         .image = "fake",
+        .image_cuda = 13000,
 };

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "config.h"
 #include "kernels/kernels.h"
 
 _Static_assert(sizeof(struct nb_cu_launch_attr) == 72, "CUlaunchAttribute");
@@ -59,6 +60,9 @@ static int load(char *why, size_t cap)
     }
     driver.library = lib;
     driver.image = nb_gpu_image_bytes ? nb_gpu_image : NULL;
+#ifdef NB_NVCC_VERSION
+    driver.image_cuda = NB_NVCC_VERSION;
+#endif
     return 0;
 }
 
@@ -73,7 +77,7 @@ static void unload(void)
 static int probe(const struct nb_cuda *cu, char *why, size_t cap)
 {
     const char *text = "unknown error";
-    int count = 0;
+    int count = 0, version = 0;
     nb_cu_result result;
 
     if (!cu->image) {
@@ -91,6 +95,17 @@ static int probe(const struct nb_cuda *cu, char *why, size_t cap)
     }
     if (count == 0) {
         snprintf(why, cap, "the CUDA driver shows no GPU");
+        return -ENODEV;
+    }
+    /* Machine code runs on every driver of its CUDA's major version and later ones (CUDA Compatibility, "minor
+     * version compatibility"). */
+    if (!cu->DriverGetVersion(&version) && version / 1000 < cu->image_cuda / 1000) {
+        snprintf(
+            why, cap,
+            "the kernels of this nibble were compiled by CUDA %d.%d, and the driver is one of CUDA %d.%d. "
+            "Remedy: a newer driver, or a build with CUDA %d",
+            cu->image_cuda / 1000, cu->image_cuda % 1000 / 10, version / 1000, version % 1000 / 10,
+            version / 1000);
         return -ENODEV;
     }
     return 0;

@@ -153,6 +153,7 @@ struct nb_cuda {
     NB_CU_FUNCTIONS(NB_CU_MEMBER)
 #undef NB_CU_MEMBER
     const void *image; /* the kernels, for ModuleLoadData. NULL: built without nvcc */
+    int image_cuda;    /* version of the CUDA that compiled them, as DriverGetVersion's */
     void *library;     /* NULL in a test's table */
 };
 
