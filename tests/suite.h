@@ -2,8 +2,8 @@
 /*
  * The main function of a test program on Check:
  *     SUITE_MAIN("name", TEST(one), LOOP(each, 0, 4), FIXTURE(setup, teardown), TEST(two))
- * A fixture holds for the tests after it. A program with work of its own before or after its tests writes main itself
- * and takes SUITE for the exit status.
+ * A fixture holds for the tests after it. A program with work of its own before or after its tests writes
+ * main itself and takes SUITE for the exit status.
  */
 #ifndef NIBBLE_TESTS_SUITE_H
 #define NIBBLE_TESTS_SUITE_H

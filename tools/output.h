@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-/* At the end of the process, write the rest of stdout. Where that fails, or any write to stdout failed before, print a
- * line on stderr and end with `status`. Call it first in main. */
+/* At the end of the process, write the rest of stdout. Where that fails, or any write to stdout failed
+ * before, print a line on stderr and end with `status`. Call it first in main. */
 void output_check(int status);
 
 /* ---- messages about options ---- */
@@ -24,13 +24,13 @@ bool option_number(const char *option, const char *value, double low, double hig
 
 /* ---- terminals ---- */
 
-/* Return the sequence that switches a terminal to this colour. Return "" where `to` is no terminal, NO_COLOR is set, or
- * TERM is dumb. */
+/* Return the sequence that switches a terminal to this colour. Return "" where `to` is no terminal, NO_COLOR
+ * is set, or TERM is dumb. */
 enum output_colour { OUTPUT_PLAIN, OUTPUT_BOLD, OUTPUT_RED, OUTPUT_GREEN, OUTPUT_YELLOW, OUTPUT_COLOURS };
 const char *output_colour(FILE *to, enum output_colour colour);
 
-/* Where stderr is a terminal, show a line of progress there, in place of the last one, from three seconds after the
- * first call on. Other output overwrites it, and output_progress_end takes it away. */
+/* Where stderr is a terminal, show a line of progress there, in place of the last one, from three seconds
+ * after the first call on. Other output overwrites it, and output_progress_end takes it away. */
 void output_progress(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void output_progress_end(void);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How threads wait for each other: a wake-up through a descriptor, and a lock that lets waiting threads in. */
+/* How threads wait for each other: a wake-up through a descriptor, and a lock that lets waiting threads
+ * in. */
 #ifndef NIBBLE_BASE_SYNC_H
 #define NIBBLE_BASE_SYNC_H
 

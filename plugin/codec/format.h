@@ -11,8 +11,8 @@
 
 #define NB_TILE_GROUPS (NB_TILE / NB_GROUP)
 
-/* Code that is written for groups of 32 values, with 32 as a number, as bits of a word or as a vector's shape, says
- * in its file what depends on it. */
+/* Code that is written for groups of 32 values, with 32 as a number, as bits of a word or as a vector's
+ * shape, says in its file what depends on it. */
 #ifdef __cplusplus
 #define NB_STATIC_ASSERT static_assert
 #else

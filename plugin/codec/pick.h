@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Values of a rank's block at positions that depend on the block's length alone. policy/recognise/causal.c compares
- * sums with weights at these positions, as NCCL and nibble cut the two operations in different ways.
+ * Values of a rank's block at positions that depend on the block's length alone. policy/recognise/causal.c
+ * compares sums with weights at these positions, as NCCL and nibble cut the two operations in different ways.
  *
  * Pure functions: any thread, no allocation, no errors.
  */

@@ -123,7 +123,8 @@ static inline void NAME(costs)(const lane *zz, const lane *ex, size_t n, unsigne
 {
     __m512i s0 = _mm512_setzero_si512(), s1 = s0, s2 = s0;
 
-    /* A lane's sum stays small: at most eight or sixteen times the largest k and the price of an exception. */
+    /* A lane's sum stays small: at most eight or sixteen times the largest k and the price of an
+     * exception. */
     for (size_t i = 0; i < n; i += LANES) {
         const __m512i e = _mm512_load_si512(ex + i), z = _mm512_load_si512(zz + i);
         s0 = NAME(add_cost)(s0, z, NAME(clamp_k)(e, c - 1));

@@ -102,9 +102,9 @@ enum nb_ref_outcome nb_refs_picked(const struct nb_refs *refs, struct nb_ref **r
 /* Return the reference of the last nb_refs_pick (all outcomes but NONE), to compare contents with. */
 struct nb_ref *nb_refs_last(const struct nb_refs *refs);
 
-/* Return 1 when a block of this many bytes that matches no earlier block is out of the ordinary: blocks of the
- * size have changed often enough to know their usual change, and hardly any gather of the size matched none.
- * Momenta, for instance, match none in every step. */
+/* Return 1 when a block of this many bytes that matches no earlier block is out of the ordinary: blocks of
+ * the size have changed often enough to know their usual change, and hardly any gather of the size matched
+ * none. Momenta, for instance, match none in every step. */
 int nb_refs_news(const struct nb_refs *refs, size_t bytes);
 
 /* How a range of the own block compares with the bytes last delivered of it. */

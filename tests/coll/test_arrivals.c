@@ -183,8 +183,8 @@ START_TEST(an_end_is_asked_for)
 }
 END_TEST
 
-/* The transport finds the end of a connection when a receive is posted, and has filled the receives before it.
- * Their messages count, whether the peer has left in order or not. */
+/* The transport finds the end of a connection when a receive is posted, and has filled the receives before
+ * it. Their messages count, whether the peer has left in order or not. */
 START_TEST(an_end_behind_messages)
 {
     struct nb_peer *peer = &peers[3];

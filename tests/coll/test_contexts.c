@@ -257,8 +257,8 @@ START_TEST(closed_by_one_call)
 }
 END_TEST
 
-/* The switch is turned off and on again before the other node answers. Its answer to the first change does not
- * count for the second one. */
+/* The switch is turned off and on again before the other node answers. Its answer to the first change does
+ * not count for the second one. */
 START_TEST(switched_twice)
 {
     struct nb_kill_switch *mine, *other;

@@ -304,8 +304,9 @@ static const char *hear(int fd)
     return text;
 }
 
-/* Without any setting the process shows its metrics to those who ask. A caller that only connects delays neither the engine
- * nor the next caller for long. A node that is waited for is late. The socket goes with the last communicator. */
+/* Without any setting the process shows its metrics to those who ask. A caller that only connects delays
+ * neither the engine nor the next caller for long. A node that is waited for is late. The socket goes with
+ * the last communicator. */
 START_TEST(live)
 {
     struct nb_coll_req *mine;

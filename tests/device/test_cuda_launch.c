@@ -322,7 +322,8 @@ static void test_counts(void)
     CHECK(fake_alive() == 0);
 }
 
-/* Another thread spoils the capture, and NCCL's launch fails. A warning says why, and the next launch goes. */
+/* Another thread spoils the capture, and NCCL's launch fails. A warning says why, and the next launch
+ * goes. */
 static void test_invalidated(void)
 {
     struct operation lost = {0}, op = {.may_end = 1};

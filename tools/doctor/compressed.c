@@ -82,7 +82,8 @@ static struct nb_reckon_facts facts_of(const struct doctor *d)
     return info_reckon_facts(d->params, mbps, gpu, (unsigned)d->threads);
 }
 
-/* Find out why operations of each function stay raw whatever the link: d->why, NULL where nothing does that. */
+/* Find out why operations of each function stay raw whatever the link: d->why, NULL where nothing does
+ * that. */
 static void causes(struct doctor *d, const struct info_nccl *nccl, bool profiler)
 {
     const char *apiece = in_general(d, true), *any = in_general(d, false);

@@ -73,7 +73,8 @@ void check_gpus(struct doctor *d);
 void check_limits(struct doctor *d);
 /* NCCL, and which collectives will be compressed under it. */
 void check_compressed(struct doctor *d);
-/* Say which collectives will be compressed: as check_compressed found, reckoned with the facts of the slowest node. */
+/* Say which collectives will be compressed: as check_compressed found, reckoned with the facts of the slowest
+ * node. */
 void tell_compressed(struct doctor *d, const struct nb_reckon_facts *slowest);
 /* Names of functions in the report. */
 extern const char *const function_names[NB_FUNC_COUNT];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See hosts.h. Every node's stdin is a pipe whose other end only this process has. A /bin/sh on the host reads
- * the node's command from it, so the user's shell there sees only "exec /bin/sh". --tied makes the node end
- * when the pipe closes, and ssh passes that on. All nodes therefore end, however this process ends. A tied node
- * writes MARK as its last line on stderr. An exit status counts only behind that line: a host's shell can end
- * with 0 without having started anything.
+ * See hosts.h. Every node's stdin is a pipe whose other end only this process has. A /bin/sh on the host
+ * reads the node's command from it, so the user's shell there sees only "exec /bin/sh". --tied makes the node
+ * end when the pipe closes, and ssh passes that on. All nodes therefore end, however this process ends. A
+ * tied node writes MARK as its last line on stderr. An exit status counts only behind that line: a host's
+ * shell can end with 0 without having started anything.
  */
 #include "hosts.h"
 

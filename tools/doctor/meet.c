@@ -100,8 +100,8 @@ static bool get_frame(int fd, struct blob *b, uint64_t end)
     return true;
 }
 
-/* Use small segments: nodes must be able to report a path that carries less than the interfaces' MTU. Send each at once:
- * barriers of nibble-perf would otherwise wait for delayed acknowledgements. */
+/* Use small segments: nodes must be able to report a path that carries less than the interfaces' MTU. Send
+ * each at once: barriers of nibble-perf would otherwise wait for delayed acknowledgements. */
 static void keep_small(int fd)
 {
     const int bytes = 536, on = 1;

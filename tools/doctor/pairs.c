@@ -384,7 +384,8 @@ struct flow {
     double begin, bytes; /* of the first message, and of the others */
 };
 
-/* Send messages for a while, then a small one. They grow from FIRST to BULK, so that some arrive on a slow link, too. */
+/* Send messages for a while, then a small one. They grow from FIRST to BULK, so that some arrive on a slow
+ * link, too. */
 static int flow_out(struct pairs *p, struct flow *f, uint64_t until)
 {
     const struct nb_net_ops *ops = p->net->ops;

@@ -33,8 +33,8 @@ void pairs_tell(const struct pairs *pairs, FILE *out);
  * impossible. */
 double pairs_hop(struct pairs *pairs, double limit);
 /* Send to the next node (if `to`) for `seconds` and receive from the previous one (if `from`). All nodes
- * call. Return the received bytes a second, of a part where the rest did not arrive within `limit`, or NAN when
- * the first message did not. */
+ * call. Return the received bytes a second, of a part where the rest did not arrive within `limit`, or NAN
+ * when the first message did not. */
 double pairs_stream(struct pairs *pairs, int to, int from, double seconds, double limit);
 
 void pairs_close(struct pairs *pairs);

@@ -647,7 +647,8 @@ static void fill_queue(void)
     result("measured", "launches behind a kernel that waits", text);
 }
 
-/* May an executable graph get another kernel, and one of another shape? NCCL launches kernels of many names. */
+/* May an executable graph get another kernel, and one of another shape? NCCL launches kernels of many
+ * names. */
 static void update_kernels(void)
 {
     const uint64_t no_time = 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hang reports of a job's processes (plugin/coll/report/report.h has their format), and the graph of waits. */
+/* The hang reports of a job's processes (plugin/coll/report/report.h has their format), and the graph of
+ * waits. */
 #ifndef NIBBLE_TOOLS_HANG_HANG_H
 #define NIBBLE_TOOLS_HANG_HANG_H
 

@@ -23,8 +23,8 @@ struct info_options {
 void info_version(struct emit *e);
 /* Show settings of the environment that differ from their defaults (all: every one). */
 void info_settings(struct emit *e, const struct nb_params *params, bool all);
-/* Show the setting of this name, with or without NIBBLE_. Where there is none, show all whose name contains it. Return
- * their number. */
+/* Show the setting of this name, with or without NIBBLE_. Where there is none, show all whose name contains
+ * it. Return their number. */
 int info_setting(struct emit *e, const struct nb_params *params, const char *name);
 /* Show the network devices of the started context. Return their number. */
 int info_devices(struct emit *e, struct nb_context *ctx);
@@ -45,7 +45,8 @@ unsigned info_thread_count(const struct nb_params *params);
  * NIBBLE_LINK_MBPS says otherwise, and of the GPU's codec or this processor's and so many codec threads. */
 struct nb_reckon_facts info_reckon_facts(const struct nb_params *params, int mbps, bool gpu,
                                          unsigned threads);
-/* Show whether nodes decline a communicator (nb_policy_declines) for several numbers of nodes, on the slowest device of the started context. */
+/* Show whether nodes decline a communicator (nb_policy_declines) for several numbers of nodes, on the slowest
+ * device of the started context. */
 void info_gain(struct emit *e, struct nb_context *ctx);
 void info_gpu(struct emit *e);
 /* Show the NCCL that a program of this environment loads, PyTorch's NCCL, and the features under each. */

@@ -26,13 +26,13 @@ double perf_median(double *v, size_t n);
 bool perf_parse_size(const char *text, size_t *bytes);
 /* Return whether `word` is in the comma-separated `list`. An empty or NULL list contains every word. */
 bool perf_listed(const char *list, const char *word);
-/* Return whether each word of `list` is one of name(0), name(1), ..., which ends with NULL. Where not, print the
- * option, the word and the names. An empty or NULL list is good. */
+/* Return whether each word of `list` is one of name(0), name(1), ..., which ends with NULL. Where not, print
+ * the option, the word and the names. An empty or NULL list is good. */
 bool perf_words(const char *option, const char *list, const char *(*name)(int));
 /* Return the name of a type, NULL behind the last one: for perf_words. */
 const char *perf_type_name(int i);
-/* Read a comma-separated list of 1 to `most` numbers from `low` to `high`. Return how many, or 0 after a message
- * with the option and the text. */
+/* Read a comma-separated list of 1 to `most` numbers from `low` to `high`. Return how many, or 0 after a
+ * message with the option and the text. */
 int perf_numbers(const char *option, const char *list, double low, double high, double *number, int most);
 
 /* Count the instructions of run(arg) by stopping at each, which takes some microseconds an instruction.

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nibble-top: show the communicators of this machine's running processes, which it asks over their sockets. */
+/* nibble-top: show the communicators of this machine's running processes, which it asks over their
+ * sockets. */
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>

@@ -41,8 +41,8 @@ struct nb_work;
  * NIBBLE_LINK_MBPS. */
 struct nb_reckon_facts nb_facts_of_node(const struct nb_coll_comm *comm);
 
-/* Call when all nodes have voted. Reckon for a communicator of `nodes` nodes with these settings and the facts of the
- * slowest node. Any thread. */
+/* Call when all nodes have voted. Reckon for a communicator of `nodes` nodes with these settings and the
+ * facts of the slowest node. Any thread. */
 void nb_facts_reckon(const struct nb_params *params, int nodes, const struct nb_reckon_facts *slowest,
                      struct nb_reckoning *out);
 
@@ -55,9 +55,9 @@ void nb_facts_log(const struct nb_coll_comm *comm);
 /* ---- proofs ------------------------------------------------------------------------------------------ */
 
 /*
- * Proofs. policy/recognise/recognise.h judges by values whether sums move weights. It gets values of the sum of every
- * reduce-scatter that may be coded, and values of the own block of every all-gather of that size, at the
- * positions of codec/pick.h.
+ * Proofs. policy/recognise/recognise.h judges by values whether sums move weights. It gets values of the sum
+ * of every reduce-scatter that may be coded, and values of the own block of every all-gather of that size, at
+ * the positions of codec/pick.h.
  *
  * Proofs are reported in the order of operations, also when operations overlap: a sum when all windows up to
  * its last one are done, changed weights when all earlier operations are done. A decision waits for weights

@@ -250,10 +250,10 @@ int nb_msg_check_type(struct nb_coll_comm *comm, struct nb_peer *peer, const str
  * passes it on unchanged. So the comparison finds damage wherever it happened, in a relay's memory, too.
  *
  * NIBBLE_PAYLOAD_CHECK says which payloads have a check value. on: all. coded: coded payloads, since codecs
- * cost much more than the check, and raw payloads do not. A message with a reference part carries a hash of its contents
- * instead (gather_receive.c compares it). Each message says whether it has a check value, so nodes may
- * differ. Devices without `check` (device/device.h), such as a GPU, make and read payloads without this
- * processor: such payloads have no check value.
+ * cost much more than the check, and raw payloads do not. A message with a reference part carries a hash of
+ * its contents instead (gather_receive.c compares it). Each message says whether it has a check value, so
+ * nodes may differ. Devices without `check` (device/device.h), such as a GPU, make and read payloads without
+ * this processor: such payloads have no check value.
  */
 
 /* Give a message a check value if it is to have one. The message is complete otherwise, and its payload is at

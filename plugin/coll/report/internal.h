@@ -52,8 +52,8 @@ struct nb_figures {
     uint64_t late_reports; /* log lines about late peers */
     unsigned nlate;        /* number of all late peers. The first NB_FIGURES_LATE are here */
     int late[NB_FIGURES_LATE];
-    /* Checks by nb_figures_note_wait that found an open window, and how many of them lacked a node's data, of the nodes
-     * that lack most. */
+    /* Checks by nb_figures_note_wait that found an open window, and how many of them lacked a node's data, of
+     * the nodes that lack most. */
     uint64_t waits;
     unsigned nwaited;
     struct {
@@ -71,9 +71,9 @@ void nb_figures_take(struct nb_figures *figures, const struct nb_coll_comm *comm
 /* Copy its residuals, too. A function of its own, since it takes time with the square of their number. */
 void nb_figures_take_residuals(struct nb_figures *figures, const struct nb_coll_comm *comm);
 
-/* Note which nodes are late at present: times[rank] grows by one where the oldest open window lacks the node's data and has
- * those of at least half of the neighbors. Where more lack, data are on their way and nobody is late. Refresh `waits` and
- * `waited`. Call it once a second with progress_lock. */
+/* Note which nodes are late at present: times[rank] grows by one where the oldest open window lacks the
+ * node's data and has those of at least half of the neighbors. Where more lack, data are on their way and
+ * nobody is late. Refresh `waits` and `waited`. Call it once a second with progress_lock. */
 void nb_figures_note_wait(struct nb_figures *figures, const struct nb_coll_comm *comm, uint32_t *times);
 
 /* Ask the connections for figures->retransmits, with a system call each. Any thread, without progress_lock,
@@ -112,9 +112,9 @@ void nb_metrics_prometheus(FILE *out, const struct nb_metrics_process *process,
 /* ---- live queries ------------------------------------------------------------------------------------ */
 
 /*
- * nibble-top connects to an abstract Unix socket of the process, "@nibble/PROCESS[-LABEL]", and reads the metrics as text
- * until the end. The monitor's thread accepts one caller a second, of the same user or root. It gives up a caller that
- * does not read within a second. The name vanishes with the process.
+ * nibble-top connects to an abstract Unix socket of the process, "@nibble/PROCESS[-LABEL]", and reads the
+ * metrics as text until the end. The monitor's thread accepts one caller a second, of the same user or root.
+ * It gives up a caller that does not read within a second. The name vanishes with the process.
  */
 
 /* Return the listening socket, or -1 after a line in the log. */

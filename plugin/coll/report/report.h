@@ -19,9 +19,9 @@ void nb_coll_get_stats(struct nb_coll_comm *comm, struct nb_coll_stats *stats);
 
 /*
  * The monitor writes files while the job runs: metrics (NIBBLE_METRICS) and hang reports
- * (NIBBLE_HANG_REPORT). It also shows nibble-top the metrics (NIBBLE_LIVE). Its thread copies the state of each communicator under its progress_lock, for
- * microseconds, and does all work on files (base/periodic.h), so that the engine and NCCL's
- * threads never wait for a file system.
+ * (NIBBLE_HANG_REPORT). It also shows nibble-top the metrics (NIBBLE_LIVE). Its thread copies the state of
+ * each communicator under its progress_lock, for microseconds, and does all work on files (base/periodic.h),
+ * so that the engine and NCCL's threads never wait for a file system.
  *
  *   metrics       every NIBBLE_METRICS_PERIOD, and when the node's last communicator closes. The last figures
  *                 of up to 32 closed communicators stay

@@ -11,9 +11,10 @@
  *                     v                                v
  *                   closed                     all sockets closed
  *
- * A hello with the token but of another version or transport, or with impossible fields, is a stranger's, too.
- * A node of the job that is unlike this one refuses this node's handle, and its own handle tells this node, so
- * that both report it (connect.c). The token alone is no proof: whoever has seen a hello on the wire has it.
+ * A hello with the token but of another version or transport, or with impossible fields, is a stranger's,
+ * too. A node of the job that is unlike this one refuses this node's handle, and its own handle tells this
+ * node, so that both report it (connect.c). The token alone is no proof: whoever has seen a hello on the wire
+ * has it.
  *
  * Strangers (port scanners, health checks, other jobs) reach the port, too. A socket that has not yet shown
  * the token from the handle has a place in a table of fixed size. It is closed without an answer when it

@@ -35,17 +35,17 @@ struct nb_events; /* of one rank of one communicator */
 struct nb_launch_observer {
     /* Note that one more or one less communicator, as `by` is 1 or -1, reports its launches on GPU `gpu`. */
     void (*attached)(struct nb_context *ctx, int gpu, int by);
-    /* NCCL is about to launch a kernel of the communicator, of `nnodes` nodes, on `stream`. `sums`: it may have
-     * all-reduces. Return a number for `end` and `posted`, or 0 to ignore this launch. */
+    /* NCCL is about to launch a kernel of the communicator, of `nnodes` nodes, on `stream`. `sums`: it may
+     * have all-reduces. Return a number for `end` and `posted`, or 0 to ignore this launch. */
     uint64_t (*begin)(struct nb_context *ctx, int gpu, uint64_t comm_id, int nnodes, void *stream, bool sums);
     /* NCCL has launched the kernel. */
     void (*end)(struct nb_context *ctx, uint64_t launch);
     /* NCCL hands over an operation that reaches CollNet, other than an all-reduce. For a captured kernel this
      * comes with every replay. */
     void (*handed)(struct nb_context *ctx, int gpu, uint64_t comm_id);
-    /* NCCL has handed the launch over to its proxy, which needs no further step of this thread. `counts`: all of
-     * its operations that reach CollNet came to `handed`. Comes once for each `end`. Without an event for it, it
-     * comes when the thread launches the communicator's next kernel. */
+    /* NCCL has handed the launch over to its proxy, which needs no further step of this thread. `counts`: all
+     * of its operations that reach CollNet came to `handed`. Comes once for each `end`. Without an event for
+     * it, it comes when the thread launches the communicator's next kernel. */
     void (*posted)(struct nb_context *ctx, uint64_t launch, bool counts);
 };
 
