@@ -27,8 +27,11 @@ NB_DEV float nb_careful_value(int type, const struct nb_job *job, uint32_t i)
     return nb_widen(type, nb_element(type, (const void *)(uintptr_t)job->src, 32 * nb_thread() + i));
 }
 
-NB_DEV float nb_careful_error(const struct nb_job *job, uint32_t i, float unit)
+/* A zero has no residual. */
+NB_DEV float nb_careful_error(int type, const struct nb_job *job, uint32_t i, float unit)
 {
+    if (nb_careful_value(type, job, i) == 0)
+        return 0;
     const uint32_t e = nb_load1((const char *)(uintptr_t)job->err + 32 * nb_thread() + i);
     return unit != 0 ? nb_from_int((int8_t)e) * unit : 0;
 }
@@ -130,7 +133,7 @@ NB_DEV void nb_row_load(int type, const struct nb_job *job, float *rows, uint32_
     for (unsigned i = 0; i < 32; i++) {
         float h = nb_careful_value(type, job, i);
         if (unit != 0)
-            h = h + nb_careful_error(job, i, unit);
+            h = h + nb_careful_error(type, job, i, unit);
         NB_ROW(rows, i) = escaped >> i & 1 ? 0 : h;
     }
 }
@@ -138,7 +141,7 @@ NB_DEV void nb_row_load(int type, const struct nb_job *job, float *rows, uint32_
 NB_DEV void nb_careful_survey(int type, const struct nb_job *job, int int4, uint32_t members, float *rows, float unit,
                               struct nb_careful_group *s)
 {
-    uint32_t more, large = NB_GROUP, positive;
+    uint32_t more, large = NB_GROUP, positive, zeros = 0;
 
     s->escaped = 0;
     nb_row_load(type, job, rows, 0, unit);
@@ -158,6 +161,11 @@ NB_DEV void nb_careful_survey(int type, const struct nb_job *job, int int4, uint
     s->transform = 0;
     s->max = nb_row_max(rows, &s->positive);
     if (!int4 || s->escaped)
+        return;
+    NB_ROLL
+    for (unsigned i = 0; i < 32; i++)
+        zeros += nb_careful_value(type, job, i) == 0;
+    if (zeros)
         return;
     const uint32_t below = nb_row_below(rows, nb_real(s->max) * NB_SMALL);
     if (nb_thin(below))
@@ -205,7 +213,7 @@ NB_DEV int nb_careful_exponent(uint32_t most)
 /* Write the codes of this thread's group to `codes` and its new residual. The row holds the coded domain's
  * values. Return the scale byte. *noise: the sum of the squared quantization errors. codes: null for a tile
  * of zeros. */
-NB_DEV uint32_t nb_careful_quantize(const struct nb_gpu_desc *d, const struct nb_job *job, int int4, int wide,
+NB_DEV uint32_t nb_careful_quantize(int type, const struct nb_gpu_desc *d, const struct nb_job *job, int int4, int wide,
                                     int exponent, float *rows, uint32_t scale, float factor,
                                     struct nb_careful_group *s, char *codes, float *noise)
 {
@@ -261,7 +269,7 @@ NB_DEV uint32_t nb_careful_quantize(const struct nb_gpu_desc *d, const struct nb
         if (s->transform)
             r = r * 0.03125f;
         if (NB_MODE(d) == NB_EF_EMA) {
-            const float kept = d->beta * (escaped ? 0 : nb_careful_error(job, i, unit));
+            const float kept = d->beta * (escaped ? 0 : nb_careful_error(type, job, i, unit));
             float added = 1.0f - d->beta;
             added = added * r;
             r = kept + added;
@@ -337,7 +345,7 @@ NB_DEV void nb_careful(int type, const struct nb_gpu_desc *d, const struct nb_jo
             NB_ROW(rows, i) = (nb_bits(g) & NB_F32_ABS) >= NB_ESCAPE_BITS ? 0 : g * g;
             if (feedback) {
                 const int32_t e = (int8_t)nb_load1((const char *)(uintptr_t)job->err + 32 * t + i);
-                squares += e * e;
+                squares += g == 0 ? 0 : e * e;
             }
         }
         s.idle = !any;
@@ -422,7 +430,7 @@ NB_DEV void nb_careful(int type, const struct nb_gpu_desc *d, const struct nb_jo
                         const float g = nb_careful_value(type, job, i);
                         signal2 = signal2 + g * g;
                         if (unit != 0) {
-                            const float e = nb_careful_error(job, i, unit);
+                            const float e = nb_careful_error(type, job, i, unit);
                             carried2 = carried2 + e * e;
                         }
                     }
@@ -430,7 +438,7 @@ NB_DEV void nb_careful(int type, const struct nb_gpu_desc *d, const struct nb_jo
             nb_row_load(type, job, rows, s.escaped, unit);
             if (s.transform)
                 nb_row_transform(rows);
-            code = nb_careful_quantize(d, job, int4, wide, exponent, rows, scale, factor, &s,
+            code = nb_careful_quantize(type, d, job, int4, wide, exponent, rows, scale, factor, &s,
                                        zero ? (char *)0 : dst + codes + (int4 ? 16 : 32) * t, &noise);
             if (stats && s.max && !code)
                 nb_add64(&nb_control_of(d)->flushed, 1);

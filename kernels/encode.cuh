@@ -72,14 +72,33 @@ NB_DEV uint32_t nb_count_large(const float *h, float max, float threshold, uint3
     return large;
 }
 
+/* Clear the residuals of group g's zeros, in shared memory. */
+NB_DEV void nb_clear_errors(int type, nb_quad *stage, uint32_t g)
+{
+    NB_ROLL
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        const unsigned word = type == NB_F32 ? i : i / 2;
+        uint32_t v = ((const uint32_t *)(stage + nb_place_quad(NB_QUADS(type), g, word / 4)))[word % 4];
+        if (type != NB_F32)
+            v = v >> 16 * (i % 2) << 16;
+        if (!(v & NB_F32_ABS))
+            ((uint8_t *)(stage + NB_ERRORS_AT + nb_place_quad(2, g, i / 16)))[i % 16] = 0;
+    }
+}
+
 /* Survey group g and fill x with the values of the chosen domain. `bound` limits residuals where the survey
  * may estimate sums. */
-NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, const nb_quad *stage, uint32_t g, float factor,
+NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, nb_quad *stage, uint32_t g, float factor,
                       float *x, struct nb_group_survey *s)
 {
     float h[NB_GROUP], energy = 0;
+    int zero;
 
-    s->idle = !nb_group_values(type, stage, g, h, NB_ESTIMATES && norms == NB_NORMS_ESTIMATED, &energy);
+    s->idle = !nb_group_values(type, stage, g, h, NB_ESTIMATES && norms == NB_NORMS_ESTIMATED, &energy, &zero);
+    if (feedback && zero && !s->idle) {
+        NB_RARE;
+        nb_clear_errors(type, stage, g);
+    }
     s->own2 = s->error2 = s->spare = 0;
     if (norms == NB_NORMS_EXACT) {
         if (!feedback || (NB_ESTIMATES && type == NB_BF16))
@@ -148,7 +167,7 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
         ratio = nb_ratio_of(nb_count_large(h, max, threshold, &s->careful));
     }
     const float scaled = max_y * 0.125f;
-    const int better = scaled * ratio < max;
+    const int better = !zero && scaled * ratio < max; /* zeros must arrive as zeros */
     s->transform = better && nb_bits(scaled) >= NB_FLUSH_BITS;
     const float chosen = s->transform ? max_y : max;
     if (s->transform) {

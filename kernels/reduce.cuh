@@ -339,7 +339,8 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
     }
     if (!decode && job->own && active) {
         float energy;
-        (void)nb_group_values(type, stage, t, c, 0, &energy);
+        int zero;
+        (void)nb_group_values(type, stage, t, c, 0, &energy, &zero);
         NB_UNROLL
         for (unsigned i = 0; i < NB_GROUP; i++)
             if (!(i & 2))

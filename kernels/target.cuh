@@ -296,6 +296,19 @@ NB_DEV uint32_t nb_brain_fma(uint32_t a, uint32_t b, uint32_t c)
     return d;
 }
 
+/* Return the smaller magnitude of two numbers in each half, with some sign. The magnitudes of 16-bit floats are
+ * in the order of their bits, so this serves FP16 as well. */
+NB_DEV uint32_t nb_pair_least(uint32_t a, uint32_t b)
+{
+    uint32_t d;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
+    asm("min.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+#else
+    asm("{ .reg .b32 m; abs.bf16x2 m, %2; min.bf16x2 %0, %1, m; }" : "=r"(d) : "r"(a), "r"(b));
+#endif
+    return d;
+}
+
 NB_DEV uint32_t nb_mask_flip(uint32_t a, uint32_t mask, uint32_t flip)
 {
     uint32_t d;

@@ -157,21 +157,28 @@ NB_DEV void nb_group_store(uint32_t quads, nb_quad *to, uint32_t g, const uint32
     }
 }
 
-/* Get the values of a thread's group. Return 0 if all of them are zeros of either sign. With `measure`,
- * *energy is the sum of their squares, in BF16 only. */
-NB_DEV uint32_t nb_group_values(int type, const nb_quad *from, uint32_t g, float *x, int measure, float *energy)
+/* Get the values of a thread's group. Return 0 if all of them are zeros of either sign. *zero: some are. With
+ * `measure`, *energy is the sum of their squares, in BF16 only. */
+NB_DEV uint32_t nb_group_values(int type, const nb_quad *from, uint32_t g, float *x, int measure, float *energy, int *zero)
 {
-    uint32_t any = 0, word[NB_GROUP];
+    uint32_t any = 0, least = 0x7fff7fffu, word[NB_GROUP];
     if (type == NB_F32) {
+        float smallest = nb_real(NB_F32_INF);
         nb_group_words(8, from, g, word);
         NB_UNROLL
         for (unsigned i = 0; i < NB_GROUP; i++) {
             any |= word[i];
             x[i] = nb_real(word[i]);
+            smallest = nb_fmin(smallest, nb_abs(x[i]));
         }
+        *zero = smallest == 0;
         return any & NB_F32_ABS;
     }
     nb_group_words(4, from, g, word);
+    NB_UNROLL
+    for (unsigned i = 0; i < 16; i++)
+        least = nb_pair_least(least, word[i]);
+    *zero = !(least & 0x7fff) | !(least & 0x7fff0000u);
     if (type == NB_BF16 && measure) {
         uint32_t squares = 0;
         NB_UNROLL

@@ -119,6 +119,19 @@ NB_FN bool vgroup_is_zero(const struct vgroup *x)
     return _mm256_testz_si256(any, vi_set1((int)NB_F32_ABS));
 }
 
+NB_FN bool values_have_zero(enum nb_dtype type, const uint8_t *src)
+{
+    const vi absolute = vi_set1(type == NB_F32 ? (int)NB_F32_ABS : 0x7fff7fff);
+    vi least = vi_set1(-1);
+    NB_UNROLL16
+    for (unsigned i = 0; i < NB_W * nb_value_bytes(type); i++) {
+        const vi a = vi_and(vi_load(src + 32 * i), absolute);
+        least = type == NB_F32 ? _mm256_min_epu32(least, a) : _mm256_min_epu16(least, a);
+    }
+    const vi zero = _mm256_setzero_si256();
+    return _mm256_movemask_epi8(type == NB_F32 ? vi_eq(least, zero) : _mm256_cmpeq_epi16(least, zero)) != 0;
+}
+
 NB_FN unsigned vgroup_large(const float *p, float threshold)
 {
     vf t = vf_set1(threshold);
@@ -364,6 +377,7 @@ NB_FN vf lanes_add_unless(vm m, vf keep, vf a, vf b) { return _mm256_blendv_ps(v
 NB_FN vf lanes_sub_unless(vm m, vf keep, vf a, vf b) { return _mm256_blendv_ps(vf_sub(a, b), keep, vf_cast(m)); }
 NB_FN vi lanes_order(vi a) { return a; }
 NB_FN unsigned lanes_bits(vm m) { return vm_bits(m); }
+NB_FN vm lanes_mask(unsigned bits) { return vm_from_bits(bits); }
 /* clang-format on */
 
 NB_FN vi vi_nibbles(vi low, vi high)

@@ -110,6 +110,27 @@ NB_FN bool vgroup_is_zero(const struct vgroup *x)
     return !_mm512_test_epi32_mask(any, vi_set1((int)NB_F32_ABS));
 }
 
+NB_FN bool values_have_zero(enum nb_dtype type, const uint8_t *src)
+{
+    /* Four chains hide the latency of a test. Each test keeps the bits of its chain where no value is zero. */
+    if (type == NB_F32) {
+        __mmask16 k[4] = {0xffff, 0xffff, 0xffff, 0xffff};
+        NB_UNROLL
+        for (unsigned i = 0; i < 2 * NB_W; i += 4)
+            NB_UNROLL
+        for (unsigned c = 0; c < 4; c++)
+            k[c] = _mm512_mask_test_epi32_mask(k[c], vi_set1((int)NB_F32_ABS), vi_load(src + 64 * (i + c)));
+        return (k[0] & k[1] & k[2] & k[3]) != 0xffff;
+    }
+    __mmask32 k[4] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX};
+    NB_UNROLL
+    for (unsigned i = 0; i < NB_W; i += 4)
+        NB_UNROLL
+    for (unsigned c = 0; c < 4; c++)
+        k[c] = _mm512_mask_test_epi16_mask(k[c], vi_set1(0x7fff7fff), vi_load(src + 64 * (i + c)));
+    return (k[0] & k[1] & k[2] & k[3]) != UINT32_MAX;
+}
+
 NB_FN unsigned vgroup_large(const float *p, float threshold)
 {
     vf t = vf_set1(threshold);
@@ -325,6 +346,12 @@ NB_FN unsigned lanes_bits(vm m)
 {
     const __m128i order = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     return _mm_movepi8_mask(_mm_shuffle_epi8(_mm_movm_epi8(m), order));
+}
+
+/* The places of groups and of lanes are exchanged, so a second exchange undoes the first. */
+NB_FN vm lanes_mask(unsigned bits)
+{
+    return vm_from_bits(lanes_bits(vm_from_bits(bits)));
 }
 
 NB_FN void lanes_dwords(vi *a, vi *b, vi *c, vi *d)

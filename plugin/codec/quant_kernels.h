@@ -165,10 +165,15 @@ NB_FN bool nb_k_norms(enum nb_dtype type, const struct nb_tile_job *job, struct 
     for (unsigned j = 0; j < job->groups; j++) {
         float g[NB_GROUP];
         nb_k_load(type, job->src + NB_GROUP * j * (type == NB_F32 ? 4 : 2), g);
-        uint32_t any = 0;
-        for (unsigned i = 0; i < NB_GROUP; i++)
-            any |= nb_f32_bits(g[i]) & NB_F32_ABS;
+        uint32_t any = 0, least = NB_F32_ABS;
+        for (unsigned i = 0; i < NB_GROUP; i++) {
+            const uint32_t a = nb_f32_bits(g[i]) & NB_F32_ABS;
+            any |= a;
+            least = a < least ? a : least;
+        }
         work->idle[j] = !any;
+        if (job->err && any && !least)
+            nb_group_zeros(type, job, j);
         work->own2[j] = nb_k_squares(g, 1);
         work->error2[j] = 0;
         if (job->err && any) {
@@ -182,17 +187,24 @@ NB_FN bool nb_k_norms(enum nb_dtype type, const struct nb_tile_job *job, struct 
     return nb_work_norms(work, job);
 }
 
-/* Get the values to code of group j: own values plus residuals. */
-NB_FN void nb_k_values(enum nb_dtype type, const struct nb_tile_job *job, const struct nb_tile_work *work,
+/* Get the values to code of group j: own values plus residuals. Return whether an own value is zero. */
+NB_FN bool nb_k_values(enum nb_dtype type, const struct nb_tile_job *job, const struct nb_tile_work *work,
                        unsigned j, bool feedback, float *restrict h)
 {
+    uint32_t least = NB_F32_ABS;
+
     nb_k_load(type, job->src + NB_GROUP * j * (type == NB_F32 ? 4 : 2), h);
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        const uint32_t a = nb_f32_bits(h[i]) & NB_F32_ABS;
+        least = a < least ? a : least;
+    }
     if (feedback && !work->idle[j]) {
         float e[NB_GROUP];
         nb_k_error(job->err + NB_GROUP * j, nb_error_unit(job->err_scale[j], work->factor), e);
         for (unsigned i = 0; i < NB_GROUP; i++)
             h[i] += e[i];
     }
+    return !least;
 }
 
 NB_FN enum nb_survey nb_k_survey(enum nb_dtype type, bool int4, bool feedback, const struct nb_tile_job *job,
@@ -203,7 +215,7 @@ NB_FN enum nb_survey nb_k_survey(enum nb_dtype type, bool int4, bool feedback, c
     memset(work->outliers, 0, sizeof work->outliers);
     for (unsigned j = 0; j < job->groups; j++) {
         float *h = work->y[j][0], *y = work->y[j][1];
-        nb_k_values(type, job, work, j, feedback, h);
+        const bool zero = nb_k_values(type, job, work, j, feedback, h);
         uint32_t max = nb_k_max(h);
         if (max >= NB_ESCAPE_BITS)
             return NB_SURVEY_CAREFUL;
@@ -213,7 +225,7 @@ NB_FN enum nb_survey nb_k_survey(enum nb_dtype type, bool int4, bool feedback, c
             continue;
         }
         work->transform[j] = 0;
-        if (int4) {
+        if (int4 && !zero) {
             memcpy(y, h, sizeof work->y[j][0]);
             nb_k_hadamard(y);
             uint32_t max_y = nb_k_max(y);

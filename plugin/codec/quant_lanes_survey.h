@@ -6,7 +6,8 @@
  *
  *   NB_HERE(x)              computes x here
  *   NB_FORGET()             where registers are few: rows are read anew behind it rather than kept
- *   lanes_order             from the order of groups to that of lanes, and back; lanes_bits: a mask's bits
+ *   lanes_order             from the order of groups to that of lanes, and back
+ *   lanes_bits, lanes_mask  from a mask of lanes to the bits of groups, and back
  *   lanes_dwords            transposes 4x4 dwords in each part of 128 bits
  *   lanes_load              row i: dword i of sixteen of each group; groups are `stride` bytes apart
  *   lanes_load_bytes        row b: bytes 4b ... 4b+3 of 32 of each group
@@ -248,8 +249,8 @@ NB_FN void nb_t_batch(enum nb_dtype type, bool feedback, const uint8_t *src, con
 
 /* Survey a batch of groups from j0 on. Return false when a value is so large that it needs an escape. */
 NB_FN bool nb_t_survey(enum nb_dtype type, bool int4, bool feedback, enum nb_norms norms, const uint8_t *src,
-                       const int8_t *err, const uint8_t *err_scale, struct nb_tile_work *work, unsigned j0,
-                       struct nb_tile_sums *tile)
+                       const int8_t *err, const uint8_t *err_scale, unsigned zeros, struct nb_tile_work *work,
+                       unsigned j0, struct nb_tile_sums *tile)
 {
     nb_row *h = (nb_row *)(&work->y[0][0][0] + NB_GROUP * j0), y[NB_GROUP] __attribute__((aligned(64)));
     struct nb_batch batch;
@@ -295,6 +296,8 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool int4, bool feedback, enum nb_nor
     if (int4) {
         const vf scaled = vf_mul(vf_cast(lanes_most(&batch.max_y)), vf_set1(0.125f));
         better = vf_lt(vf_mul(scaled, ratio), max);
+        if (__builtin_expect(zeros, 0))
+            better = vm_and(better, lanes_mask(~zeros));
         bits = vi_blend(better, bits, vi_cast(scaled));
         vm positive = vm_blend(better, lanes_positive(&batch.max), lanes_positive(&batch.max_y));
         vi_store(work->positive + j0, vi_blend(positive, vi_set1(0), vi_set1(1)));
@@ -337,6 +340,7 @@ NB_FN bool nb_t_survey_batches(enum nb_dtype type, bool int4, bool feedback, enu
         const uint8_t *src = job->src + bytes * j, *err_scale = feedback ? job->err_scale + j : NULL;
         const int8_t *err = feedback ? job->err + NB_GROUP * j : NULL;
         unsigned left = job->groups - j;
+        const unsigned zeros = int4 || feedback ? nb_s_zeros(type, job, j, left) : 0;
         struct nb_padded pad;
         if (left < NB_W) {
             memset(&pad, 0, sizeof pad);
@@ -349,7 +353,7 @@ NB_FN bool nb_t_survey_batches(enum nb_dtype type, bool int4, bool feedback, enu
                 err_scale = pad.err_scale;
             }
         }
-        if (!nb_t_survey(type, int4, feedback, norms, src, err, err_scale, work, j, tile))
+        if (!nb_t_survey(type, int4, feedback, norms, src, err, err_scale, zeros, work, j, tile))
             return false;
     }
     return true;

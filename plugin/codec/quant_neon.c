@@ -157,6 +157,22 @@ NB_FN uint8x16_t below(const float *p, float32x4_t t)
     return vuzp1q_u8(vreinterpretq_u8_u16(low), vreinterpretq_u8_u16(high));
 }
 
+NB_FN bool values_have_zero(enum nb_dtype type, const uint8_t *src)
+{
+    if (type == NB_F32) {
+        uint32x4_t least = vdupq_n_u32(UINT32_MAX);
+        NB_UNROLL
+        for (unsigned i = 0; i < 8 * NB_W; i++)
+            least = vminq_u32(least, vshlq_n_u32(vreinterpretq_u32_u8(vld1q_u8(src + 16 * i)), 1));
+        return vminvq_u32(least) == 0;
+    }
+    uint16x8_t least = vdupq_n_u16(UINT16_MAX);
+    NB_UNROLL
+    for (unsigned i = 0; i < 4 * NB_W; i++)
+        least = vminq_u16(least, vshlq_n_u16(vreinterpretq_u16_u8(vld1q_u8(src + 16 * i)), 1));
+    return vminvq_u16(least) == 0;
+}
+
 NB_FN unsigned vgroup_large(const float *p, float threshold)
 {
     const uint8x16_t bit = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};

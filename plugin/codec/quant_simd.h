@@ -13,6 +13,7 @@
  *   vf_muladd(a, b, c)     a * b + c, rounded once: where the product is exact, and in estimates
  *   vf_residual(y, q, s)   y - q * s, where q * s is exact
  *   nibbles_load/_store    16 bytes of codes; load multiplies by a signed step and never gives -0
+ *   values_have_zero       whether NB_W groups in memory hold a zero, of either sign
  *   vgroup_large           number of magnitudes of at least a threshold; 32 unless the group is thin
  *   hadamard               the unnormalised transform, stages 1, 16, 8, 4, 2
  *   across_max_s/_u/_add   lane g of the result is the (signed, unsigned) maximum or sum of lanes of m[g]

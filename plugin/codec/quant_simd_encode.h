@@ -50,6 +50,30 @@ NB_FN enum nb_survey nb_s_survey_end(const struct nb_tile_sums *tile, bool int4,
     return nb_work_range(work, tile_max, tile_min, int4);
 }
 
+/* Return a bit for each of these groups that holds an exact zero. Clear the residuals of zeros. */
+static NB_TARGET __attribute__((noinline)) unsigned nb_s_find_zeros(const struct nb_tile_job *job,
+                                                                    unsigned j0, unsigned groups)
+{
+    unsigned found = 0;
+    for (unsigned g = 0; g < groups; g++)
+        found |= (unsigned)(job->type == NB_F32    ? nb_group_zeros(NB_F32, job, j0 + g)
+                            : job->type == NB_BF16 ? nb_group_zeros(NB_BF16, job, j0 + g)
+                                                   : nb_group_zeros(NB_F16, job, j0 + g))
+                 << g;
+    return found;
+}
+
+/* The same for the batch from j0 on, where the tile has `left` groups left. Gradients seldom hold zeros, so
+ * that one test of all groups is usually enough. */
+NB_FN unsigned nb_s_zeros(enum nb_dtype type, const struct nb_tile_job *job, unsigned j0, unsigned left)
+{
+    const unsigned bytes = NB_GROUP * nb_value_bytes(type), groups = left < NB_W ? left : NB_W;
+
+    if (groups == NB_W && __builtin_expect(!values_have_zero(type, job->src + bytes * j0), 1))
+        return 0;
+    return nb_s_find_zeros(job, j0, groups);
+}
+
 /* Return the number of magnitudes of a group that are small and above the floor, and their sum in the lanes
  * of *sum. */
 NB_FN unsigned nb_s_small(const float *y, vf threshold, vi *sum)
@@ -109,8 +133,8 @@ NB_FN vi nb_s_magnitude(vi s, vi u, vm *negative)
 /* Survey groups j0 ... j0 + NB_W - 1. `norms`: also find idle groups. Return false when a value is so large
  * that it needs an escape. */
 NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, enum nb_norms norms, const uint8_t *src,
-                       const int8_t *err, const float *unit, struct nb_tile_work *work, unsigned j0,
-                       struct nb_tile_sums *tile)
+                       const int8_t *err, const float *unit, unsigned zeros, struct nb_tile_work *work,
+                       unsigned j0, struct nb_tile_sums *tile)
 {
     vi s[NB_W], u[NB_W], st[NB_W], ut[NB_W], own[NB_W], carried[NB_W];
     float threshold[NB_W] __attribute__((aligned(64)));
@@ -186,7 +210,7 @@ NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, enum nb_nor
         vi max_t = nb_s_magnitude(across_max_s(st), across_max_u(ut), &negative_t);
         vf scaled = vf_mul(vf_cast(max_t), vf_set1(0.125f));
         vf ratio = vf_sqrt(vf_div(vf_set1(64.0f), vf_from_int(count)));
-        better = vf_lt(vf_mul(scaled, ratio), vf_cast(max));
+        better = vm_and(vf_lt(vf_mul(scaled, ratio), vf_cast(max)), vm_from_bits(~zeros));
         max = vi_blend(better, max, vi_cast(scaled));
         negative = vm_blend(better, negative, negative_t);
         vi_store(work->transform + j0, vi_blend(better, vi_set1(0), vi_set1(1)));
@@ -215,6 +239,7 @@ NB_FN bool nb_s_survey_batches(enum nb_dtype type, bool int4, bool feedback, enu
         const uint8_t *src = job->src + bytes * j;
         const int8_t *err = feedback ? job->err + NB_GROUP * j : NULL;
         unsigned left = job->groups - j;
+        const unsigned zeros = int4 || feedback ? nb_s_zeros(type, job, j, left) : 0;
         struct nb_padded pad;
         for (unsigned g = 0; feedback && g < NB_W; g++)
             unit[g] = g < left ? nb_error_unit(job->err_scale[j + g], work->factor) : 0;
@@ -228,7 +253,7 @@ NB_FN bool nb_s_survey_batches(enum nb_dtype type, bool int4, bool feedback, enu
                 err = pad.err;
             }
         }
-        if (!nb_s_survey(type, int4, feedback, norms, src, err, unit, work, j, tile))
+        if (!nb_s_survey(type, int4, feedback, norms, src, err, unit, zeros, work, j, tile))
             return false;
     }
     return true;

@@ -153,6 +153,38 @@ NB_INLINE enum nb_survey nb_work_range(struct nb_tile_work *work, uint32_t max, 
     return nb_scale_code(min, work->exponent, !int4) ? NB_SURVEY_DONE : NB_SURVEY_CAREFUL;
 }
 
+/* Return whether group j holds an exact zero of its own, of either sign. Clear the residuals of these zeros,
+ * unless the group is idle. */
+NB_INLINE bool nb_group_zeros(enum nb_dtype type, const struct nb_tile_job *job, unsigned j)
+{
+    const uint8_t *src = job->src + NB_GROUP * j * nb_value_bytes(type);
+    uint8_t keep[NB_GROUP]; /* ones, except for zeros */
+    uint64_t part[NB_GROUP / 8];
+
+    if (type == NB_F32) {
+        uint32_t v[NB_GROUP];
+        memcpy(v, src, sizeof v);
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            keep[i] = (v[i] & NB_F32_ABS) ? 0xff : 0;
+    } else {
+        uint16_t v[NB_GROUP];
+        memcpy(v, src, sizeof v);
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            keep[i] = (v[i] & 0x7fff) ? 0xff : 0;
+    }
+    memcpy(part, keep, sizeof part);
+    if (!~(part[0] & part[1] & part[2] & part[3]))
+        return false;
+    if (job->err && (part[0] | part[1] | part[2] | part[3])) {
+        uint8_t err[NB_GROUP];
+        memcpy(err, job->err + NB_GROUP * j, sizeof err);
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            err[i] &= keep[i];
+        memcpy(job->err + NB_GROUP * j, err, sizeof err);
+    }
+    return true;
+}
+
 struct nb_tile_ops {
     /* First half: factor, domains, maxima. nb_tile_survey completes it as the result asks. */
     enum nb_survey (*survey)(const struct nb_tile_job *job, struct nb_tile_work *work);

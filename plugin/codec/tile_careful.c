@@ -158,9 +158,11 @@ static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work 
     const unsigned at = work->lanes ? nb_lane(work->lanes, j) : j;
     float g[NB_GROUP], e[NB_GROUP], y[NB_GROUP];
     uint32_t escaped = 0, more;
+    bool zero = false;
 
     load_group(job, work, j, g, e);
     for (unsigned i = 0; i < NB_GROUP; i++) {
+        zero |= g[i] == 0;
         y[i] = g[i] + e[i];
         if (magnitude_bits(y[i]) >= NB_ESCAPE_BITS) {
             y[i] = 0;
@@ -175,7 +177,7 @@ static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work 
     }
     work->transform[at] = 0;
     work->max[at] = largest(y, &work->positive[at]);
-    if (job->int4 && !escaped) { /* false in lanes, whose groups here have outliers */
+    if (job->int4 && !escaped && !zero) { /* false in lanes, whose groups here have outliers */
         float v[NB_GROUP];
         uint32_t positive;
         memcpy(v, y, sizeof v);
@@ -270,6 +272,8 @@ static unsigned survey_all(const struct nb_tile_job *job, struct nb_tile_work *w
     unsigned count = 0;
 
     nb_work_begin(work);
+    for (unsigned j = 0; job->err && j < job->groups; j++)
+        nb_group_zeros(job->type, job, j);
     norms(job, work);
     for (unsigned j = 0; j < job->groups; j++)
         escaped[j] = survey_group(job, work, j, NB_OUTLIER_MEMBERS);

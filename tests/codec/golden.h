@@ -34,6 +34,8 @@ static const struct golden_case golden_cases[] = {
     {NB_CODEC_INT4, NB_BF16, 4096, 8192, NB_EF_FULL, 6}, {NB_CODEC_INT8, NB_BF16, 700, 4000, NB_EF_EMA, 0},
     {NB_CODEC_INT8, NB_F32, 300, 5, NB_EF_FULL, 2},      {NB_CODEC_INT8, NB_F16, 128, 0, NB_EF_OFF, 5},
     {NB_CODEC_INT8, NB_F32, 640, 0, NB_EF_OFF, 4},       {NB_CODEC_INT4, NB_F32, 20, 40, NB_EF_FULL, 0},
+    {NB_CODEC_INT4, NB_BF16, 1500, 40, NB_EF_FULL, 7},   {NB_CODEC_INT4, NB_F32, 700, 0, NB_EF_EMA, 7},
+    {NB_CODEC_INT8, NB_F16, 700, 5, NB_EF_FULL, 7},
 };
 
 enum { GOLDEN_CASES = sizeof golden_cases / sizeof *golden_cases, GOLDEN_MOST = 4096 + 64 };
@@ -64,6 +66,8 @@ static inline float golden_value(struct rng *r, unsigned shape, unsigned i)
     case 3: /* too many escapes */ return i % 9 == 4 ? nb_bits_f32(i % 2 ? 0xff800000u : 0x7f7fffffu) : x;
     case 4: /* groups far apart: wide, some below the floor */ return x * golden_power(i / 32 * 7);
     case 5: /* ties and small integers */ return (float)((int)rng_below(r, 5) - 2);
+    case 7: /* gradients with some zeros of either sign, other ones each time */
+        return rng_below(r, 40) ? x : rng_below(r, 2) ? 0.0f : -0.0f;
     default: /* zeros, then one value */ return i == 4001 ? 0.375f : 0;
     }
 }

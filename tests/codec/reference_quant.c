@@ -18,6 +18,7 @@ struct ref_tile {
     bool measure;     /* measure energies */
     bool escaped[NB_TILE];
     bool idle[NB_TILE_GROUPS]; /* all of the group's own values are zero */
+    bool zero[NB_TILE_GROUPS]; /* some of them are */
     bool transform[NB_TILE_GROUPS];
     float y[NB_TILE]; /* h, or its unnormalized transform */
     float max[NB_TILE_GROUPS];
@@ -87,14 +88,17 @@ static void load_tile(struct ref_tile *t, enum nb_dtype type, const uint8_t *src
         t->g[i] = nb_load_value(type, src, i);
     for (unsigned j = 0; j < t->groups; j++) {
         t->idle[j] = true;
+        t->zero[j] = false;
         for (unsigned i = 32 * j; i < 32 * j + 32; i++)
             if (t->g[i] != 0) /* true for NaN */
                 t->idle[j] = false;
+            else
+                t->zero[j] = true;
     }
 }
 
-/* Compute h = g + e, with e scaled down so that |e| <= bound |g|. */
-static void add_error(struct ref_tile *t, const struct nb_ef *ef, const int8_t *err, const uint8_t *scale,
+/* Compute h = g + e, with e scaled down so that |e| <= bound |g|. A zero has no residual. */
+static void add_error(struct ref_tile *t, const struct nb_ef *ef, int8_t *err, const uint8_t *scale,
                       struct nb_encode_stats *stats)
 {
     static const float zero[NB_TILE];
@@ -105,6 +109,8 @@ static void add_error(struct ref_tile *t, const struct nb_ef *ef, const int8_t *
             unsigned j = i / NB_GROUP;
             if (!too_large(t->g[i]))
                 finite[i] = t->g[i];
+            if (t->g[i] == 0 && !t->idle[j])
+                err[i] = 0;
             if (!t->idle[j])
                 t->e[i] = (float)err[i] * nb_error_unit(scale[j], 1);
         }
@@ -208,7 +214,7 @@ static void choose_domains(struct ref_tile *t, bool int4)
         t->transform[j] = false;
         for (unsigned i = 0; i < NB_GROUP; i++)
             has_escape = has_escape || t->escaped[32 * j + i];
-        if (!int4 || has_escape)
+        if (!int4 || has_escape || t->zero[j])
             continue;
         float v[NB_GROUP], max;
         bool negative;

@@ -113,6 +113,119 @@ START_TEST(sparse_groups)
 }
 END_TEST
 
+/* Masked gradients: values that are exactly zero on every node. */
+enum masked {
+    MASKED_USUAL,
+    MASKED_ESCAPES, /* with a few escapes */
+    MASKED_APART,   /* groups far apart: wide and raw tiles */
+    MASKED_INT8,    /* too many escapes for int4 */
+    MASKED_KINDS
+};
+
+enum { MASKED = 2 * NB_TILE + 700, MASKED_FIRST = 4096 - 40 };
+
+struct masked_node {
+    uint8_t values[4 * MASKED], coded[8 * MASKED];
+    int8_t err[MASKED_FIRST + MASKED];
+    uint8_t scale[(MASKED_FIRST + MASKED) / 32 + 1];
+    size_t len;
+};
+
+static bool is_masked(size_t i)
+{
+    return i / 512 % 3 ? i * 7 % 31 == 0 : i / 32 % 2 == 0 ? i % 4 < 2 : i % 100 < 64;
+}
+
+static float masked_value(struct rng *r, int kind, size_t i)
+{
+    const float x = (float)rng_gauss(r);
+
+    if (is_masked(i))
+        return rng_below(r, 2) ? 0.0f : -0.0f;
+    if ((kind == MASKED_ESCAPES && i % 1999 == 7) || (kind == MASKED_INT8 && i % 500 == 7))
+        return 3e30f;
+    if (kind != MASKED_APART)
+        return x;
+    return ldexpf(x,
+                  -(int)((MASKED_FIRST + i) / 32 % 16) * 7); /* FP16 turns some groups to zero: idle ones */
+}
+
+/* Return whether all values of the whole group of value i are zero. */
+static bool is_idle(enum nb_dtype type, const void *values, size_t i)
+{
+    const size_t begin = (MASKED_FIRST + i) / 32 * 32 - MASKED_FIRST;
+
+    for (size_t k = 0; k < 32; k++)
+        if (nb_load_value(type, values, begin + k) != 0)
+            return false;
+    return true;
+}
+
+/* Encode a node's values, decode them, and check that zeros arrived as +0 and have no residual. */
+static void masked_encode(int kind, enum nb_codec codec, enum nb_dtype type, int mode,
+                          struct masked_node *node)
+{
+    static uint8_t out[4 * MASKED];
+    struct nb_ef ef = {node->err, node->scale, (enum nb_ef_mode)mode, 0.8f, 0.2f};
+    const ssize_t len = nb_encode(codec, type, node->values, MASKED, MASKED_FIRST, &ef, node->coded,
+                                  sizeof node->coded, NULL);
+
+    ck_assert_int_ge(len, 0);
+    node->len = (size_t)len;
+    ck_assert_int_eq(nb_decode(codec, type, node->coded, node->len, MASKED, MASKED_FIRST, out), 0);
+    for (size_t i = 0; i < MASKED; i++)
+        if (is_masked(i)) {
+            const bool last = (MASKED_FIRST + i) / 32 == (MASKED_FIRST + MASKED) / 32;
+            const bool raw = i < 8 || last || kind == MASKED_APART;
+            const uint32_t bits = nb_f32_bits(nb_load_value(type, out, i));
+            /* Partial groups and raw tiles keep their bits, -0 among them. */
+            if (raw ? bits & NB_F32_ABS : bits)
+                ck_abort_msg("%s, type %d, mode %d: zero %zu arrives as %a", nb_codec_name(codec), (int)type,
+                             mode, i, (double)nb_bits_f32(bits));
+            if (mode != NB_EF_OFF && node->err[MASKED_FIRST + i] &&
+                (i < 8 || last || !is_idle(type, node->values, i)))
+                ck_abort_msg("%s, type %d, mode %d: zero %zu keeps a residual", nb_codec_name(codec),
+                             (int)type, mode, i);
+        }
+}
+
+/* Exact zeros arrive as +0 and keep no residual, whatever their group holds and whatever residual was there. So
+ * do the zeros of a sum, which is coded again. */
+START_TEST(zeros_stay_zeros)
+{
+    enum { NODES = 3 };
+    static struct masked_node node[NODES], sum;
+    struct nb_source sources[NODES];
+    struct rng r = {24};
+
+    for (int run = 0; run < 2 * 3 * NB_DTYPE_COUNT; run++) {
+        const enum nb_codec codec = run % 2 ? NB_CODEC_INT8 : NB_CODEC_INT4;
+        const int mode = NB_EF_OFF + run / 2 % 3;
+        const enum nb_dtype type = (enum nb_dtype)(run / 6);
+        for (size_t i = 0; i < sizeof node[0].err; i++) /* as if no value had been masked before */
+            for (int k = 0; k < NODES; k++)
+                node[k].err[i] = sum.err[i] = (int8_t)(1 + rng_below(&r, 100));
+        for (size_t j = 0; j < sizeof node[0].scale; j++)
+            for (int k = 0; k < NODES; k++)
+                node[k].scale[j] = sum.scale[j] = 127 - 9;
+        for (int step = 0; step < 3; step++) {
+            for (int k = 0; k < NODES; k++) {
+                for (size_t i = 0; i < MASKED; i++)
+                    nb_store_value(type, node[k].values, i, masked_value(&r, _i, i));
+                masked_encode(_i, codec, type, mode, &node[k]);
+                sources[k] = (struct nb_source){codec, node[k].coded, node[k].len};
+            }
+            ck_assert_int_eq(
+                nb_reduce(type, sources, NODES, node[0].values, MASKED, MASKED_FIRST, sum.values), 0);
+            for (size_t i = 0; i < MASKED; i++)
+                if (is_masked(i) && nb_load_value(type, sum.values, i) != 0)
+                    ck_abort_msg("the sum of zeros %zu is not zero", i);
+            masked_encode(_i, codec, type, mode, &sum);
+        }
+    }
+}
+END_TEST
+
 START_TEST(zero_tiles_are_headers)
 {
     static float x[2 * NB_TILE], y[2 * NB_TILE];
@@ -407,7 +520,7 @@ START_TEST(state_is_kept_or_cleared)
 END_TEST
 
 SUITE_MAIN("quality of the quantizing codecs", LOOP(noise_and_size, 0, 4), TEST(scales_side_by_side),
-           TEST(sparse_groups), TEST(zero_tiles_are_headers), LOOP(few_foreign_values, 0, POISONS),
-           LOOP(many_foreign_values, 0, POISONS), TEST(escapes_stay_int4),
-           LOOP(feedback_makes_means_right, 0, 4), TEST(modes), TEST(bound_limits_damage),
-           TEST(state_is_kept_or_cleared))
+           TEST(sparse_groups), LOOP(zeros_stay_zeros, 0, MASKED_KINDS), TEST(zero_tiles_are_headers),
+           LOOP(few_foreign_values, 0, POISONS), LOOP(many_foreign_values, 0, POISONS),
+           TEST(escapes_stay_int4), LOOP(feedback_makes_means_right, 0, 4), TEST(modes),
+           TEST(bound_limits_damage), TEST(state_is_kept_or_cleared))

@@ -314,6 +314,12 @@ NB_DEV uint32_t nb_brain_fma(uint32_t a, uint32_t b, uint32_t c)
                 high = nb_real(a & 0xffff0000u) * nb_real(b & 0xffff0000u);
     return nb_round_bf16(low + nb_real(c << 16), high + nb_real(c & 0xffff0000u));
 }
+NB_DEV uint32_t nb_pair_least(uint32_t a, uint32_t b)
+{
+    a &= 0x7fff7fffu;
+    b &= 0x7fff7fffu;
+    return nb_min(a & 0xffff, b & 0xffff) | nb_min(a & 0xffff0000u, b & 0xffff0000u);
+}
 NB_DEV uint32_t nb_mask_flip(uint32_t a, uint32_t mask, uint32_t flip)
 {
     return (a & mask) ^ flip;
