@@ -18,6 +18,13 @@
  * oldest of them is overwritten instead of making a new one. One step of a model of this many equal blocks
  * still finds all of its own. */
 #define MAX_UNMATCHED 512u
+/* Most bytes of such references of a communicator, its peers' included: a part of the budget. Weights that
+ * take more enter part by part: what has matched makes room. Beyond it one new block of several replaces the
+ * longest unused one, so that the others last until their blocks come again. */
+#define UNMATCHED_PART 8u
+#define UNMATCHED_LEAST ((size_t)16 << 20)
+#define REPLACE_EVERY 8u
+#define STOPPED_OPS 8192u /* a matched reference that was not picked for so long counts as unmatched again */
 #define MAX_SLOTS 16384u
 #define PART_BYTES 16384u /* parts end at multiples of this, independently of windows */
 
@@ -49,6 +56,8 @@ struct nb_refs {
     int nranks;
     struct nb_ref **own; /* by number */
     unsigned nown, cap, nunmatched;
+    size_t unmatched_bytes; /* of those */
+    unsigned refused;       /* new blocks while unmatched references had all their bytes */
     int last;               /* number of the last operation's reference, or -1 */
     int last_new;           /* it did not match, and will be written with other content */
     int peers_full;         /* a receiver had no memory: make no more references */
@@ -192,12 +201,68 @@ static void note_follower(struct nb_ref *before, int number)
     before->follower[0] = number;
 }
 
+static void set_matched(struct nb_refs *r, struct nb_ref *ref, int matched)
+{
+    if (ref->matched == matched)
+        return;
+    ref->matched = matched;
+    r->nunmatched += matched ? -1u : 1u;
+    r->unmatched_bytes += matched ? -ref->bytes : ref->bytes;
+}
+
+/* Return whether unmatched references may take `more` bytes more. */
+static bool may_grow(const struct nb_refs *r, size_t more)
+{
+    const size_t budget = (size_t)r->ctx->params->ref_max_mb << 20;
+    const size_t part = budget / UNMATCHED_PART < UNMATCHED_LEAST ? UNMATCHED_LEAST : budget / UNMATCHED_PART;
+
+    return r->nunmatched == 0 || (r->unmatched_bytes + more) * (size_t)r->nranks <= part;
+}
+
+/* Return the longest unused reference that has not matched and can take a block of this size: one of the
+ * size, or any with `other`, which no receiver can ask for any more. */
+static struct nb_ref *find_unused(const struct nb_refs *r, size_t bytes, bool other)
+{
+    struct nb_ref *found = NULL;
+
+    for (unsigned i = 0; i < r->nown; i++) {
+        struct nb_ref *ref = r->own[i];
+        if ((other ? ref->bytes > bytes && !unanswered(r, ref) && r->last != (int)i : ref->bytes == bytes) &&
+            !ref->matched && !lost(r, ref) && (!found || ref->used_op < found->used_op))
+            found = ref;
+    }
+    return found;
+}
+
+/* Let a reference have another size. Return false when memory is short. */
+static bool resize(struct nb_refs *r, struct nb_ref *ref, size_t bytes)
+{
+    uint8_t *data = take(r, bytes);
+
+    if (!data)
+        return false;
+    give(r, ref->data, ref->bytes);
+    r->unmatched_bytes -= ref->bytes - bytes;
+    ref->data = data;
+    ref->bytes = bytes;
+    ref->complete = 0;
+    ref->filled = 0;
+    ref->jump = (struct nb_jump){0};
+    ref->parts.n = ref->before.n = 0;
+    return true;
+}
+
 /* Return a reference to write new content into: a new one, or the longest unused of the unmatched ones. */
-static struct nb_ref *place_new(struct nb_refs *r, size_t bytes)
+static struct nb_ref *place_new(struct nb_refs *r, size_t bytes, uint64_t opno)
 {
     struct nb_ref *ref = NULL;
 
-    if (r->nunmatched < MAX_UNMATCHED && r->nown < MAX_SLOTS && !r->peers_full) {
+    for (unsigned i = 0; i < r->nown; i++)
+        if (r->own[i]->matched && opno - r->own[i]->used_op > STOPPED_OPS)
+            set_matched(r, r->own[i], 0);
+    if (!may_grow(r, bytes) && ++r->refused % REPLACE_EVERY)
+        return NULL;
+    if (r->nunmatched < MAX_UNMATCHED && r->nown < MAX_SLOTS && !r->peers_full && may_grow(r, bytes)) {
         if (r->nown == r->cap) {
             unsigned cap = r->cap ? r->cap * 2 : 16;
             struct nb_ref **own = realloc(r->own, cap * sizeof(*own));
@@ -213,17 +278,16 @@ static struct nb_ref *place_new(struct nb_refs *r, size_t bytes)
             ref->follower[0] = ref->follower[1] = -1;
             r->own[r->nown++] = ref;
             r->nunmatched++;
+            r->unmatched_bytes += bytes;
             return ref;
         }
         free(ref);
-        ref = NULL;
     }
-    for (unsigned i = 0; i < r->nown; i++) {
-        struct nb_ref *old = r->own[i];
-        if (old->bytes == bytes && !old->matched && !lost(r, old) && (!ref || old->used_op < ref->used_op))
-            ref = old;
-    }
-    return ref;
+    ref = find_unused(r, bytes, false);
+    if (ref)
+        return ref;
+    ref = find_unused(r, bytes, true);
+    return ref && resize(r, ref, bytes) ? ref : NULL;
 }
 
 static struct size *size_of(struct nb_refs *r, size_t bytes)
@@ -259,12 +323,9 @@ enum nb_ref_outcome nb_refs_pick(struct nb_refs *r, const struct nb_ref_search *
     size->news += NEWS_RATE * ((found < 0 ? 1.0f : 0.0f) - size->news);
     if (found >= 0) {
         ref = r->own[found];
-        if (!ref->matched) {
-            ref->matched = 1;
-            r->nunmatched--;
-        }
+        set_matched(r, ref, 1);
     } else {
-        ref = place_new(r, search->bytes);
+        ref = place_new(r, search->bytes, opno);
         if (!ref)
             return NB_REF_NONE;
     }

@@ -34,14 +34,15 @@ static void drift(uint16_t *w, uint64_t seed)
         w[i] = (uint16_t)(w[i] + rng(&seed) % 5 - 2);
 }
 
-static unsigned asked; /* number of questions in the last pick */
+static size_t block = BLOCK; /* bytes of the blocks that are gathered */
+static unsigned asked;       /* number of questions in the last pick */
 
 /* Pick the reference of a block whose first `avail` bytes have arrived. */
 static enum nb_ref_outcome pick(struct nb_refs *refs, const void *own, size_t avail, uint64_t opno,
                                 struct nb_ref **ref)
 {
     struct nb_device *host = nb_host_device();
-    struct nb_ref_search s = {.own = own, .avail = avail, .bytes = BLOCK};
+    struct nb_ref_search s = {.own = own, .avail = avail, .bytes = block};
     struct nb_similarity near;
     const void *there;
 
@@ -104,8 +105,8 @@ static enum nb_ref_outcome gather(struct nb_refs *refs, const uint16_t *w, uint6
     enum nb_ref_outcome outcome = pick(refs, b, 16384, opno, &ref);
 
     if (ref)
-        for (size_t off = 0; off < BLOCK; off += 16384)
-            store(ref, b + off, off, BLOCK - off < 16384 ? BLOCK - off : 16384, opno);
+        for (size_t off = 0; off < block; off += 16384)
+            store(ref, b + off, off, block - off < 16384 ? block - off : 16384, opno);
     for (unsigned i = 0; ref && i < confirms; i++)
         nb_refs_confirmed(refs, opno, 1, 1);
     return outcome;
@@ -333,6 +334,58 @@ START_TEST(reference_of_passing_contents)
 }
 END_TEST
 
+/* The memory of contents that have not recurred is a part of the budget. More weights than that enter part by
+ * part. What has not recurred for long makes room for others, also of another size. */
+START_TEST(reference_of_many_contents)
+{
+    enum { MANY = 300, MOST = 8 << 20 };
+    struct nb_params own = *nb_params_defaults();
+    static uint16_t w[MANY][BLOCK / 2], a[BLOCK / 2];
+    struct nb_refs *refs;
+    uint64_t op = 0;
+    int hits = 0;
+
+    own.ref_max_mb = 128; /* an eighth for both nodes: 8 MiB for each one's contents */
+    node.params = &own;
+    refs = nb_refs_create(ctx, nb_host_device(), 2);
+    for (; op < 700; op++) {
+        uint64_t seed = op + 1;
+        for (size_t i = 0; i < BLOCK / 2; i++)
+            a[i] = (uint16_t)rng(&seed);
+        gather(refs, a, op, 1);
+        ck_assert_uint_le(nb_refs_bytes(refs), MOST);
+    }
+    ck_assert_uint_gt(nb_refs_count(refs), 200);
+    block = BLOCK / 2;
+    for (int i = 0; i < 20; i++)
+        hits += gather(refs, a, op++, 1) == NB_REF_HIT;
+    block = BLOCK;
+    ck_assert_int_gt(hits, 10);
+    ck_assert_uint_le(nb_refs_bytes(refs), MOST);
+    for (int i = 0; i < MANY; i++)
+        weights(w[i], 1000 + (uint64_t)i);
+    hits = 0;
+    for (int round = 0; round < 20 && hits < MANY; round++) {
+        hits = 0;
+        for (int i = 0; i < MANY; i++)
+            hits += gather(refs, w[i], op++, 1) == NB_REF_HIT;
+    }
+    ck_assert_int_eq(hits, MANY);
+    /* They stop. Other contents take their place in the end. */
+    op += 10000;
+    for (int i = 0; i < 2000; i++) {
+        uint64_t seed = op + 1;
+        for (size_t k = 0; k < BLOCK / 2; k++)
+            a[k] = (uint16_t)rng(&seed);
+        gather(refs, a, op++, 1);
+        ck_assert_uint_le(nb_refs_bytes(refs), MOST + MANY * BLOCK);
+    }
+    ck_assert_int_ne(gather(refs, w[0], op++, 1), NB_REF_HIT);
+    nb_refs_destroy(refs);
+    node.params = nb_params_defaults();
+}
+END_TEST
+
 START_TEST(reference_of_peer)
 {
     struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 2);
@@ -408,11 +461,11 @@ int main(void)
     node.params = nb_params_defaults();
     if (nb_budgets_open(&node))
         return EXIT_FAILURE;
-    const int failed =
-        SUITE("state/reference", TEST(reference_by_content), TEST(reference_by_order),
-              TEST(reference_of_hard_training), TEST(reference_waits_for_confirmation),
-              TEST(reference_knows_its_source), TEST(reference_not_kept), TEST(reference_of_passing_contents),
-              TEST(reference_of_peer), TEST(jump_to_new_content), TEST(always_new_content));
+    const int failed = SUITE("state/reference", TEST(reference_by_content), TEST(reference_by_order),
+                             TEST(reference_of_hard_training), TEST(reference_waits_for_confirmation),
+                             TEST(reference_knows_its_source), TEST(reference_not_kept),
+                             TEST(reference_of_passing_contents), TEST(reference_of_many_contents),
+                             TEST(reference_of_peer), TEST(jump_to_new_content), TEST(always_new_content));
     nb_budgets_close(&node);
     return failed;
 }
