@@ -105,7 +105,7 @@ ncclResult_t nb_api_tuner_chunk(void *context, ncclFunc_t func, size_t bytes, in
     if (t)
         result = nb_tuner_next_chunk(&t->next, func, bytes, algo, proto, channels, chunk);
     if (t && result == ncclSuccess && t->tuning.params && chunk)
-        *chunk = nb_tuning_chunk(&t->tuning, algo, proto, *chunk);
+        *chunk = nb_tuning_chunk(&t->tuning, bytes, algo, proto, channels, *chunk);
     return result;
 }
 

@@ -199,7 +199,13 @@ START_TEST(hello_and_vote)
                          .version = "1.2.3",
                          .host = "nodename"},
                     h2;
-    struct nb_vote v = {.rank = 2, .reason = "no memory", .mbps = 25000, .codec = 3, .workers = 6}, v2;
+    struct nb_vote v = {.rank = 2,
+                        .reason = "no memory",
+                        .mbps = 25000,
+                        .codec = 3,
+                        .workers = 6,
+                        .buffer = 64},
+                   v2;
     const char *why = "";
 
     nb_hello_pack(&h, hello);

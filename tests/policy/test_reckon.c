@@ -28,7 +28,7 @@ static struct nb_reckon_nodes group_of(int nodes)
 
 static struct nb_reckoning reckon(uint32_t mbps, uint32_t codec, uint32_t workers, int nodes)
 {
-    const struct nb_reckon_facts facts = {mbps, codec, workers};
+    const struct nb_reckon_facts facts = {.mbps = mbps, .codec = codec, .workers = workers};
     const struct nb_reckon_nodes group = group_of(nodes);
     struct nb_reckoning r;
 
@@ -129,7 +129,8 @@ END_TEST
 START_TEST(ends)
 {
     const struct nb_reckon_nodes group = group_of(2);
-    struct nb_cost_machine f = nb_reckon_machine(&(struct nb_reckon_facts){1000, NB_RECKON_AVX512, 0}, 2);
+    struct nb_cost_machine f =
+        nb_reckon_machine(&(struct nb_reckon_facts){.mbps = 1000, .codec = NB_RECKON_AVX512}, 2);
 
     f.link = INFINITY;
     for (double bytes = 1; bytes <= 1024 * MIB; bytes *= 2)
@@ -232,13 +233,13 @@ END_TEST
 /* The slowest node's facts count, in any order. A node without facts makes the result unknown for all. */
 START_TEST(slowest)
 {
-    const struct nb_reckon_facts one = {25000, NB_RECKON_AVX512, 2}, two = {100000, NB_RECKON_AVX2, 4},
-                                 gpu = {50000, NB_RECKON_GPU, NB_RECKON_NO_LIMIT}, none = {0};
+    const struct nb_reckon_facts one = {25000, NB_RECKON_AVX512, 2, 4}, two = {100000, NB_RECKON_AVX2, 4, 64},
+                                 gpu = {50000, NB_RECKON_GPU, NB_RECKON_NO_LIMIT, 8}, none = {0};
     struct nb_reckon_facts a = one, b = two;
 
     nb_reckon_slowest(&a, &two);
     nb_reckon_slowest(&b, &one);
-    ck_assert(a.mbps == 25000 && a.codec == NB_RECKON_AVX2 && a.workers == 2);
+    ck_assert(a.mbps == 25000 && a.codec == NB_RECKON_AVX2 && a.workers == 2 && a.buffer == 4);
     ck_assert(memcmp(&a, &b, sizeof(a)) == 0);
     nb_reckon_slowest(&a, &gpu);
     ck_assert(memcmp(&a, &b, sizeof(a)) == 0);
@@ -250,6 +251,76 @@ START_TEST(slowest)
                          : v == NB_VARIANT_AVX512_VBMI ? "avx512"
                                                        : nb_variant_name((enum nb_variant)v));
     ck_assert(nb_reckon_codec_of(NB_VARIANT_AUTO) == NB_RECKON_UNKNOWN);
+}
+END_TEST
+
+static struct nb_reckoning reckon_distant(double rtt, double buffer, uint32_t mbps)
+{
+    const struct nb_reckon_facts facts = {.mbps = mbps, .codec = NB_RECKON_AVX512, .workers = 4};
+    struct nb_reckon_nodes group = group_of(4);
+    struct nb_reckoning r;
+
+    group.rtt = rtt;
+    group.buffer = buffer;
+    nb_reckon(&facts, &group, &r);
+    return r;
+}
+
+/* Between distant nodes NCCL's window limits coded and raw operations alike, unless its buffers are large. */
+START_TEST(distance)
+{
+    const struct nb_reckoning small = reckon_distant(0.07, 4 * MIB, 10000),
+                              large = reckon_distant(0.07, 64 * MIB, 10000),
+                              near = reckon_distant(0, 64 * MIB, 10000);
+    const struct nb_params *p = nb_params_defaults();
+    char text[512];
+
+    ck_assert(nb_reckon_buffer(10000, 0.07) == 64 * MIB && nb_reckon_buffer(10000, 0.01) == 8 * MIB);
+    ck_assert(nb_reckon_buffer(100000, 0.2) == 64 * MIB); /* the most */
+    ck_assert(nb_reckon_buffer(10000, 0) == 0 && nb_reckon_buffer(1000, 0.001) == 0);
+    ck_assert(nb_reckon_never(&small, NB_FUNC_ALL_REDUCE, 2));
+    ck_assert_uint_eq(nb_reckon_buffer_needed(&small, NB_FUNC_ALL_REDUCE), 64 << 20);
+    nb_reckon_text(&small, NB_FUNC_ALL_REDUCE, text, sizeof(text));
+    ck_assert_msg(strstr(text, "(NCCL_BUFFSIZE=67108864 would change that)"), "%s", text);
+    nb_reckon_window_text(&small, text, sizeof(text));
+    ck_assert_msg(strstr(text, "set NCCL_BUFFSIZE=67108864 (now 4194304)"), "%s", text);
+    nb_reckon_facts_text(&small, text, sizeof(text));
+    ck_assert_msg(strstr(text, "links of 10 Gbit/s and a round trip of 70 ms with codec avx512"), "%s", text);
+    ck_assert(!nb_reckon_never(&large, NB_FUNC_ALL_REDUCE, 2));
+    ck_assert_uint_eq(nb_reckon_buffer_needed(&large, NB_FUNC_ALL_REDUCE), 0);
+    nb_reckon_window_text(&large, text, sizeof(text));
+    ck_assert_str_eq(text, "");
+    nb_reckon_window_text(&near, text, sizeof(text));
+    ck_assert_str_eq(text, "");
+    /* Reduce-scatters go directly, and gain with NCCL's usual buffers, too. */
+    ck_assert(!nb_reckon_never(&small, NB_FUNC_REDUCE_SCATTER, 2));
+    ck_assert(!nb_policy_declines(p, &small, text, sizeof(text)));
+}
+END_TEST
+
+/* A longer round trip turns two hops into direct sums and gathers, and never the other way round. */
+START_TEST(distant_schedules)
+{
+    static const double flights[] = {0.01, 0.1, 0.5, 1, 2, 4, 8};
+
+    for (int nodes = 3; nodes <= 31; nodes++)
+        for (size_t f = 0; f < COUNT(flights); f++)
+            for (int second = NB_COST_SECOND_RAW; second <= NB_COST_SECOND_INT8; second++) {
+                const double flight = flights[f] * MIB, block = MIB;
+                bool sum = nb_cost_two_hops_pay(nodes, flight, block, 0, (enum nb_cost_second)second);
+                bool gather = nb_cost_gather_hops_pay(nodes, flight, block, 0);
+
+                for (double hop = 1e-3; hop < 1e3; hop *= 2) {
+                    const bool s = nb_cost_two_hops_pay(nodes, flight, block, hop,
+                                                        (enum nb_cost_second)second),
+                               g = nb_cost_gather_hops_pay(nodes, flight, block, hop);
+
+                    ck_assert((sum || !s) && (gather || !g));
+                    sum = s;
+                    gather = g;
+                }
+                ck_assert(flight >= nodes * block || (!sum && !gather));
+            }
 }
 END_TEST
 
@@ -312,4 +383,4 @@ START_TEST(seen)
 END_TEST
 
 SUITE_MAIN("reckon", TEST(unknown), TEST(seen), TEST(one_way), TEST(threads), TEST(ends), TEST(known_cases),
-           TEST(declines), TEST(slowest), TEST(words))
+           TEST(declines), TEST(slowest), TEST(distance), TEST(distant_schedules), TEST(words))

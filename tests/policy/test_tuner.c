@@ -264,6 +264,34 @@ START_TEST(forced)
 }
 END_TEST
 
+/* Between distant nodes a channel's eight chunks hold the operation of a head, on every rank alike. */
+START_TEST(distant_chunks)
+{
+    static const struct {
+        size_t ranks, bytes, chunk;
+        int channels;
+    } cases[] = {{2, 1 << 30, 16 << 20, 8}, {16, 1 << 30, 2 << 20, 8},
+                 {2, 1 << 30, 8 << 20, 16}, {2, 3 << 20, 131072, 8},
+                 {2, 65536, 131072, 8},     {2, (64 << 20) + 4, (1 << 20) + 65536, 8}};
+
+    start("NIBBLE_LINK_RTT_US", "70000");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        void *ctx = tuner((int)cases[i].ranks, 2);
+        size_t chunk = 131072;
+
+        ncclTunerPlugin_v6.getChunkSize(ctx, ncclFuncAllReduce, cases[i].bytes, NCCL_ALGO_COLLNET_DIRECT,
+                                        NCCL_PROTO_SIMPLE, cases[i].channels, &chunk);
+        ck_assert_uint_eq(chunk, cases[i].chunk);
+        chunk = 131072;
+        ncclTunerPlugin_v6.getChunkSize(ctx, ncclFuncAllReduce, cases[i].bytes, NCCL_ALGO_NVLS,
+                                        NCCL_PROTO_SIMPLE, cases[i].channels, &chunk);
+        ck_assert_uint_eq(chunk, 131072);
+        ncclTunerPlugin_v6.finalize(ctx);
+    }
+    finish();
+}
+END_TEST
+
 START_TEST(chunks)
 {
     void *ctx;
@@ -328,4 +356,5 @@ START_TEST(alone)
 END_TEST
 
 SUITE_MAIN("tuner", TEST(chooses_collnet), TEST(nvls_only_where_it_is_the_way), TEST(pure_and_modest),
-           TEST(old_nccl), LOOP(switched_off, 0, 4), TEST(forced), LOOP(chunks, 0, 2), TEST(alone))
+           TEST(old_nccl), LOOP(switched_off, 0, 4), TEST(forced), LOOP(chunks, 0, 2), TEST(distant_chunks),
+           TEST(alone))

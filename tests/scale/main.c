@@ -11,6 +11,8 @@
 #include "codec/row.h"
 #include "coll/comm/grid.h"
 #include "coll/comm/wire.h"
+#include "emulate/nccl_walk.h"
+#include "policy/reckon/reckon.h"
 #include "tests/scale/cluster.h"
 #include "tests/scale/device.h"
 #include "tools/model/model.h"
@@ -22,7 +24,7 @@ struct options {
     int nnodes;
     bool func[NB_FUNC_COUNT], schedule[4];
     double gbps, latency, message, codec, queue, tolerance, bytes, chunk, channels, unit, credits, group,
-        ratio;
+        ratio, rtt, buffer;
     bool raw, memory, late, whole, csv;
     struct scale_settings set;
 };
@@ -44,7 +46,12 @@ static const char help[] =
     "  --ratio R          of all-gathers' differences (default 0.19 of BF16, 0.55 of FP32)\n"
     "  --chunk SIZE       of NCCL (default 128K)   --channels N (default 8)\n"
     "  --unit SIZE        NIBBLE_UNIT_BYTES        --credits N  NIBBLE_CREDITS   --group N  NIBBLE_GROUP\n"
-    "  --queue SIZE       that a connection takes before it arrives (default 1M)\n"
+    "  --rtt-us X         NIBBLE_LINK_RTT_US\n"
+    "  --buffer SIZE      NCCL_BUFFSIZE, instead of --chunk: the chunk as NCCL's rule and the tuner choose "
+    "it\n"
+    "  --queue SIZE       that a connection takes before it arrives (default 1M, or twice the bytes on the "
+    "way\n"
+    "                     of a round trip if that is more)\n"
     "  --late             sends are done when they have arrived (RDMA), not when they are taken (TCP)\n"
     "  --memory           instead: what a node needs, after connecting\n"
     "  --csv              a line for each, with commas\n"
@@ -110,7 +117,8 @@ static bool parse(int argc, char **argv, struct options *o)
         {"ratio", 1, NULL, 0},    {"codec-gbps", 1, NULL, 0}, {"chunk", 1, NULL, 0},
         {"channels", 1, NULL, 0}, {"unit", 1, NULL, 0},       {"credits", 1, NULL, 0},
         {"group", 1, NULL, 0},    {"queue", 1, NULL, 0},      {"tolerance", 1, NULL, 0},
-        {"help", 0, NULL, 'h'},   {NULL, 0, NULL, 0}};
+        {"rtt-us", 1, NULL, 0},   {"buffer", 1, NULL, 0},     {"help", 0, NULL, 'h'},
+        {NULL, 0, NULL, 0}};
     const struct {
         const char *name;
         double *to;
@@ -118,7 +126,7 @@ static bool parse(int argc, char **argv, struct options *o)
                  {"message-us", &o->message}, {"codec-gbps", &o->codec}, {"chunk", &o->chunk},
                  {"channels", &o->channels},  {"unit", &o->unit},        {"credits", &o->credits},
                  {"group", &o->group},        {"queue", &o->queue},      {"tolerance", &o->tolerance},
-                 {"ratio", &o->ratio}};
+                 {"ratio", &o->ratio},        {"rtt-us", &o->rtt},       {"buffer", &o->buffer}};
     static const char *const funcs[] = {[NB_FUNC_REDUCE_SCATTER] = "reduce_scatter",
                                         [NB_FUNC_ALL_GATHER] = "all_gather",
                                         [NB_FUNC_ALL_REDUCE] = "all_reduce"};
@@ -177,7 +185,7 @@ static void settle(struct options *o)
     s->link = 1e9 / 8 * o->gbps;
     s->latency = (int64_t)(1000 * o->latency);
     s->message = (int64_t)(1000 * o->message);
-    s->queue = (size_t)o->queue;
+    s->queue = (size_t)(o->queue ? o->queue : fmax(1 << 20, 4 * s->link * 1e-6 * o->latency));
     s->early = !o->late;
     if (!o->ratio)
         o->ratio = s->wide ? 0.55 : 0.19;
@@ -187,15 +195,15 @@ static void settle(struct options *o)
     s->params.grad = "all";
     s->params.warmup_steps = 0;
     s->params.rs_min_bytes = s->params.ar_min_bytes = s->params.ag_min_bytes = 0;
-    if (o->raw) {
-        s->params.rs = s->params.ar = NB_SUM_RAW;
-        s->params.ag = NB_AG_RAW;
-    }
+    s->params.rs = s->params.ar = o->raw ? NB_SUM_RAW : NB_SUM_INT4;
+    s->params.ag = o->raw ? NB_AG_RAW : NB_AG_EXACT;
+    s->params.link_mbps = (int64_t)fmax(1, 1000 * o->gbps);
     if (o->unit > 0)
         s->params.unit_bytes = (int64_t)o->unit;
     if (o->credits > 0)
         s->params.credits = (int64_t)o->credits;
     s->params.group = (int64_t)o->group;
+    s->params.link_rtt_us = (int64_t)o->rtt;
 }
 
 static bool predict(const struct options *o, const struct scale_result *r, double *seconds)
@@ -277,6 +285,21 @@ static bool one(struct options *o, int operations, double *worst)
     return true;
 }
 
+/* Return the chunk that NCCL and nibble's tuner choose for an operation with these buffers. */
+static size_t chosen_chunk(const struct options *o)
+{
+    const struct scale_settings *s = &o->set;
+    const struct nb_tuning tuning = {
+        .params = &s->params, .nranks = (size_t)s->nodes, .nnodes = (size_t)s->nodes, .records = 1};
+    const size_t block = s->func == NB_FUNC_ALL_REDUCE ? s->bytes : s->bytes / (size_t)s->nodes;
+    const struct nb_nccl_walk w =
+        nb_nccl_walk(s->func, s->nodes, 0, s->channels, (size_t)o->buffer, 0, block);
+    const size_t chunk =
+        nb_tuning_chunk(&tuning, s->bytes, NCCL_ALGO_COLLNET_DIRECT, NCCL_PROTO_SIMPLE, s->channels, w.chunk);
+
+    return chunk < w.slot ? chunk : w.slot; /* NCCL's limit */
+}
+
 static int times(struct options *o)
 {
     double worst = 0;
@@ -294,6 +317,8 @@ static int times(struct options *o)
                 o->set.nodes = (int)o->nodes[n];
                 o->set.bytes = (size_t)o->bytes / (size_t)(4 * o->set.nodes) * (size_t)(4 * o->set.nodes);
                 o->set.func = (enum nb_func)f;
+                if (o->buffer)
+                    o->set.chunk = chosen_chunk(o);
                 o->set.params.schedule = s;
                 if (s == NB_SCHEDULE_TWO_LEVEL &&
                     nb_grid_choose(o->set.nodes, s, o->set.params.group).rows == 1)
@@ -346,7 +371,6 @@ int main(int argc, char **argv)
                         .latency = 10,
                         .message = 2,
                         .codec = 100,
-                        .queue = 1 << 20,
                         .bytes = 64 << 20,
                         .chunk = 131072,
                         .channels = 8};

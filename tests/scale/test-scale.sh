@@ -17,6 +17,20 @@ trap 'rm -rf "$here"' EXIT
 # same node first, or where the row is served before the column, whose nodes must pass on segments.
 "$scale" --nodes 8,12 --bytes 1M --ops all_reduce --schedules direct --message-us 0 --latency-us 0 --codec-gbps 100000 --tolerance 2
 "$scale" --nodes 20,32 --bytes 1M --ops all_reduce --schedules two-level --tolerance 3
+# Distant nodes: NCCL's window is the limit, or with larger buffers the link.
+"$scale" --nodes 2,4,8 --bytes 512M --gbps 10 --latency-us 35000 --chunk 512K --ops reduce_scatter --schedules direct,two-hop --tolerance 15
+"$scale" --nodes 2,4,8 --bytes 512M --gbps 10 --latency-us 35000 --chunk 512K --ops all_reduce --schedules direct --tolerance 5
+# With the recommended buffers a distant link is busy: at most 1.3 (all-reduce) and 1.6 (reduce-scatter) of
+# the link's own time and a hop.
+for bytes in 256M 1G; do
+    "$scale" --nodes 4,8 --bytes $bytes --gbps 10 --latency-us 35000 --rtt-us 70000 --buffer 64M \
+        --ops reduce_scatter,all_reduce --schedules auto --csv
+done | tee "$here/far"
+awk -F, '$6 > ($2 == "all_reduce" ? 1.3 : 1.6) * ($8 + 35) { bad = 1 } END { exit bad || NR != 8 }' "$here/far"
+# Two hops wait a round trip in each turn of NCCL's window, so distant nodes sum directly.
+"$scale" --nodes 4 --bytes 512M --gbps 10 --latency-us 35000 --rtt-us 70000 --chunk 512K --ops reduce_scatter,all_gather \
+    --schedules auto --csv | tee "$here/taken"
+[ "$(grep -c ,direct, "$here/taken")" = 2 ]
 # Compare all columns except the last, which is the real time.
 for i in 1 2; do
     "$scale" --nodes 6,8 --bytes 8M --csv --late | cut -d, -f1-12 > "$here/$i"

@@ -121,7 +121,8 @@ void facts_write(const struct doctor *d, FILE *f)
         nccl = d->nccl[i].version ? d->nccl[i].version : nccl;
     fact(f, "NCCL", nccl ? info_nccl_version(nccl, text, sizeof(text)) : "none");
     fprintf(f, "fact\tGPUs\t%d\n", d->gpus);
-    fprintf(f, "fact\t" LINK_AND_CODEC "\t%u %u %u\n", d->facts.mbps, d->facts.codec, d->facts.workers);
+    fprintf(f, "fact\t" LINK_AND_CODEC "\t%u %u %u %u\n", d->facts.mbps, d->facts.codec, d->facts.workers,
+            d->facts.buffer);
     for (size_t i = 0; i < d->report.n; i++) {
         const struct check *c = &d->report.check[i];
         if (c->status == STATUS_OK)
@@ -173,7 +174,8 @@ void facts_slowest(const struct blob *facts, int nodes, struct nb_reckon_facts *
 
     for (int i = 0; i < nodes; i++) {
         if (!facts[i].data || !fact_of(&facts[i], LINK_AND_CODEC, text, sizeof(text)) ||
-            sscanf(text, "%" SCNu32 " %u %" SCNu32, &one.mbps, &codec, &one.workers) != 3)
+            sscanf(text, "%" SCNu32 " %u %" SCNu32 " %" SCNu32, &one.mbps, &codec, &one.workers,
+                   &one.buffer) != 4)
             continue;
         one.codec = codec;
         nb_reckon_slowest(all, &one);

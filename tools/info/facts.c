@@ -126,7 +126,8 @@ struct nb_reckon_facts info_reckon_facts(const struct nb_params *params, int mbp
 {
     return (struct nb_reckon_facts){.mbps = (uint32_t)(params->link_mbps > 0 ? params->link_mbps : mbps),
                                     .codec = gpu ? NB_RECKON_GPU : nb_reckon_codec_of(nb_codec_selected()),
-                                    .workers = gpu ? NB_RECKON_NO_LIMIT : threads};
+                                    .workers = gpu ? NB_RECKON_NO_LIMIT : threads,
+                                    .buffer = nb_facts_buffer()};
 }
 
 void info_gain(struct emit *e, struct nb_context *ctx)

@@ -38,7 +38,8 @@ static void table(const struct nb_reckon_nodes *group, const double *gbps, int l
         for (size_t t = 0; t < COUNT(threads); t++) {
             printf("\n| %s | %u |", nb_reckon_codec_name((enum nb_reckon_codec)codecs[c]), threads[t]);
             for (int i = 0; i < links; i++) {
-                const struct nb_reckon_facts facts = {(uint32_t)(1000 * gbps[i]), codecs[c], threads[t]};
+                const struct nb_reckon_facts facts = {
+                    .mbps = (uint32_t)(1000 * gbps[i]), .codec = codecs[c], .workers = threads[t]};
                 struct nb_reckoning r;
 
                 nb_reckon(&facts, group, &r);
@@ -48,11 +49,25 @@ static void table(const struct nb_reckon_nodes *group, const double *gbps, int l
     printf("\n");
 }
 
-void auto_print(int nodes, int columns, double unit, const double *gbps, int links, bool wide)
+/* Print the NCCL_BUFFSIZE that each rate needs at the group's round trip. */
+static void buffers(const struct nb_reckon_nodes *group, const double *gbps, int links)
 {
-    const struct nb_reckon_nodes group = {
-        .nodes = nodes, .columns = columns, .schedule = NB_SCHEDULE_AUTO, .unit = unit};
+    printf("\nround trip of %.4g ms, NCCL_BUFFSIZE=%.0f; recommended:", 1e3 * group->rtt, group->buffer);
+    for (int i = 0; i < links; i++) {
+        const double needed = nb_reckon_buffer(1000 * gbps[i], group->rtt);
 
-    table(&group, gbps, links, NB_FUNC_REDUCE_SCATTER, wide);
-    table(&group, gbps, links, NB_FUNC_ALL_REDUCE, wide);
+        if (needed > 0)
+            printf("%s %.0f at %g Gbit/s", i ? "," : "", needed, gbps[i]);
+        else
+            printf("%s NCCL's default at %g Gbit/s", i ? "," : "", gbps[i]);
+    }
+    printf("\n");
+}
+
+void auto_print(const struct nb_reckon_nodes *group, const double *gbps, int links, bool wide)
+{
+    if (group->rtt > 0)
+        buffers(group, gbps, links);
+    table(group, gbps, links, NB_FUNC_REDUCE_SCATTER, wide);
+    table(group, gbps, links, NB_FUNC_ALL_REDUCE, wide);
 }

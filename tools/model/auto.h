@@ -4,9 +4,10 @@
 
 #include <stdbool.h>
 
+#include "policy/reckon/reckon.h"
+
 /* Print the effect of the plugin's settings `auto` on links of these rates, for each codec variant and some
- * numbers of codec threads. `columns` is the nodes' grid (0: none), `unit` the bytes of a wire unit. Values
- * have 32 bits (wide) or 16. */
-void auto_print(int nodes, int columns, double unit, const double *gbps, int links, bool wide);
+ * numbers of codec threads, for nodes and settings of `group`. Values have 32 bits (wide) or 16. */
+void auto_print(const struct nb_reckon_nodes *group, const double *gbps, int links, bool wide);
 
 #endif

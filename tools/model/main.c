@@ -30,7 +30,9 @@ struct options {
     struct nb_cost_machine figures;
     struct nb_cost_op op;
     double gradients, weights;
-    bool reckon; /* --auto */
+    bool reckon;   /* --auto */
+    bool distant;  /* --latency-us was given: --auto reckons with NIBBLE_LINK_RTT_US of twice as much */
+    double buffer; /* NCCL_BUFFSIZE */
 };
 
 static const char help[] =
@@ -48,7 +50,8 @@ static const char help[] =
     "                      Sapphire Rapids Xeon with AVX-512)\n"
     "  --codec-gbps X      one speed for all codecs instead, for example of a GPU's kernels\n"
     "  --cores X           processors per node for the codec (default 1: the engine's thread)\n"
-    "  --latency-us X      latency of one hop (default 20)\n"
+    "  --latency-us X      latency of one hop (default 20). With --auto half of NIBBLE_LINK_RTT_US\n"
+    "  --buffer SIZE       NCCL_BUFFSIZE, with --auto and --latency-us (default 4M)\n"
     "  --message-us X      processor time of a message at one end (default 2)\n"
     "  --chunk SIZE        NCCL's chunk (default 128K)   --channels N  NCCL's channels (default 8)\n"
     "  --unit SIZE         NIBBLE_UNIT_BYTES             --credits N   NIBBLE_CREDITS\n"
@@ -108,14 +111,15 @@ static bool wrong(const char *option, const char *text, const char *allowed)
 static bool parse(int argc, char **argv, struct options *o)
 {
     static const struct option longs[] = {
-        {"nodes", 1, NULL, 0},     {"gbps", 1, NULL, 0},       {"bytes", 1, NULL, 0},
-        {"type", 1, NULL, 0},      {"codec", 1, NULL, 0},      {"codec-gbps", 1, NULL, 0},
-        {"cores", 1, NULL, 0},     {"latency-us", 1, NULL, 0}, {"message-us", 1, NULL, 0},
-        {"chunk", 1, NULL, 0},     {"channels", 1, NULL, 0},   {"unit", 1, NULL, 0},
-        {"credits", 1, NULL, 0},   {"group", 1, NULL, 0},      {"ratio", 1, NULL, 0},
-        {"ag-ratio", 1, NULL, 0},  {"gradients", 1, NULL, 0},  {"weights", 1, NULL, 0},
-        {"validate", 1, NULL, 0},  {"tolerance", 1, NULL, 0},  {"auto", 0, NULL, 0},
-        {"version", 0, NULL, 'v'}, {"help", 0, NULL, 'h'},     {NULL, 0, NULL, 0}};
+        {"nodes", 1, NULL, 0},    {"gbps", 1, NULL, 0},       {"bytes", 1, NULL, 0},
+        {"type", 1, NULL, 0},     {"codec", 1, NULL, 0},      {"codec-gbps", 1, NULL, 0},
+        {"cores", 1, NULL, 0},    {"latency-us", 1, NULL, 0}, {"message-us", 1, NULL, 0},
+        {"chunk", 1, NULL, 0},    {"channels", 1, NULL, 0},   {"unit", 1, NULL, 0},
+        {"credits", 1, NULL, 0},  {"group", 1, NULL, 0},      {"ratio", 1, NULL, 0},
+        {"ag-ratio", 1, NULL, 0}, {"gradients", 1, NULL, 0},  {"weights", 1, NULL, 0},
+        {"validate", 1, NULL, 0}, {"tolerance", 1, NULL, 0},  {"auto", 0, NULL, 0},
+        {"buffer", 1, NULL, 0},   {"version", 0, NULL, 'v'},  {"help", 0, NULL, 'h'},
+        {NULL, 0, NULL, 0}};
     double cores = 1, latency = 20, message = 2, channels = 8, group = 0, nodes[MOST];
     int c, at;
 
@@ -124,11 +128,14 @@ static bool parse(int argc, char **argv, struct options *o)
         const struct {
             const char *name;
             double *to;
-        } plain[] = {{"codec-gbps", &o->speed}, {"cores", &cores},           {"latency-us", &latency},
-                     {"message-us", &message},  {"chunk", &o->op.chunk},     {"channels", &channels},
-                     {"unit", &o->op.unit},     {"credits", &o->op.credits}, {"group", &group},
-                     {"ratio", &o->ratio},      {"ag-ratio", &o->ag_ratio},  {"gradients", &o->gradients},
-                     {"weights", &o->weights},  {"tolerance", &o->tolerance}};
+        } plain[] = {{"codec-gbps", &o->speed},  {"cores", &cores},
+                     {"latency-us", &latency},   {"message-us", &message},
+                     {"chunk", &o->op.chunk},    {"channels", &channels},
+                     {"unit", &o->op.unit},      {"credits", &o->op.credits},
+                     {"group", &group},          {"ratio", &o->ratio},
+                     {"ag-ratio", &o->ag_ratio}, {"gradients", &o->gradients},
+                     {"weights", &o->weights},   {"tolerance", &o->tolerance},
+                     {"buffer", &o->buffer}};
         if (c == 'h') {
             fputs(help, stdout);
             exit(0);
@@ -142,6 +149,7 @@ static bool parse(int argc, char **argv, struct options *o)
         for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++)
             if (strcmp(name, plain[i].name) == 0 && !number(optarg, plain[i].to))
                 return wrong(name, optarg, "a number of at least 0; K, M, G or T may follow it");
+        o->distant |= strcmp(name, "latency-us") == 0;
         if (strcmp(name, "nodes") == 0) {
             o->nnodes = list(optarg, nodes);
             for (int i = 0; i < o->nnodes; i++) {
@@ -357,7 +365,7 @@ static bool sums_in_two_hops(const struct nb_cost_op *op)
     const double n = op->nodes, window = op->channels * op->chunk, block = op->bytes / n;
 
     return n > 2 && window / (n - 1) >= 8192 &&
-           nb_cost_two_hops_pay(n, NB_COST_STEPS * window, block,
+           nb_cost_two_hops_pay(n, NB_COST_STEPS * window, block, 0,
                                 op->coded ? NB_COST_SECOND_INT4 : NB_COST_SECOND_RAW);
 }
 
@@ -464,7 +472,8 @@ int main(int argc, char **argv)
 {
     static const double gbps[] = {1, 10, 25, 100, 200, 400, 800};
     static const int nodes[] = {2, 4, 8, 16, 64, 256, 1024, 4096};
-    struct options o = {.type = "bfloat16", .bytes = {64 << 20}, .nbytes = 1, .ngbps = 7, .nnodes = 8};
+    struct options o = {
+        .type = "bfloat16", .bytes = {64 << 20}, .nbytes = 1, .ngbps = 7, .nnodes = 8, .buffer = 4 << 20};
 
     output_check(1);
     memcpy(o.gbps, gbps, sizeof(gbps));
@@ -480,7 +489,13 @@ int main(int argc, char **argv)
         for (int i = 0; i < o.nnodes; i++) {
             struct nb_cost_op op = operation(&o, NB_FUNC_ALL_REDUCE, NB_COST_TWO_LEVEL, o.nodes[i], 1);
             const int columns = o.nodes[i] >= GRID_NODES || o.op.group > 0 ? nm_columns(&op) : 0;
-            auto_print(o.nodes[i], columns, o.op.unit, o.gbps, o.ngbps, strcmp(o.type, "float32") == 0);
+            const struct nb_reckon_nodes group = {.nodes = o.nodes[i],
+                                                  .columns = columns,
+                                                  .schedule = NB_SCHEDULE_AUTO,
+                                                  .unit = o.op.unit,
+                                                  .rtt = o.distant ? 2 * o.figures.latency : 0,
+                                                  .buffer = o.buffer};
+            auto_print(&group, o.gbps, o.ngbps, strcmp(o.type, "float32") == 0);
         }
         return 0;
     }

@@ -254,6 +254,7 @@ static void pack_yes(struct nb_mesh *m, int rank, struct nb_handshake *out)
         v.mbps = facts->mbps;
         v.codec = facts->codec;
         v.workers = facts->workers;
+        v.buffer = (uint32_t)nb_min64(facts->buffer, UINT16_MAX);
     }
     nb_vote_pack(&v, out->buf);
 }
@@ -378,7 +379,7 @@ static void read_vote(struct nb_mesh *m, int r)
         b->over = true;
         nb_decline(m, "malformed vote from %s: it names node %u and round %u", name, v.rank, v.round);
     } else {
-        const struct nb_reckon_facts facts = {v.mbps, v.codec, v.workers};
+        const struct nb_reckon_facts facts = {v.mbps, v.codec, v.workers, v.buffer};
 
         b->got++;
         if (v.round == NB_ROUND_COLUMN)

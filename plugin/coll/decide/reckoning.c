@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Facts of a node's link and codec, and the size from which coding pays. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/log.h"
 #include "coll/comm/comm.h"
 #include "coll/decide/decide.h"
+
+#define DEFAULT_BUFFER_MIB 4u /* of NCCL */
 
 struct nb_reckon_facts nb_facts_of_node(const struct nb_coll_comm *comm)
 {
@@ -21,7 +24,18 @@ struct nb_reckon_facts nb_facts_of_node(const struct nb_coll_comm *comm)
         facts.mbps = (uint32_t)p->link_mbps;
     else if (comm->net->properties(comm->ctx->net, comm->dev, &props) == 0 && props.rate_mbps > 0)
         facts.mbps = (uint32_t)props.rate_mbps;
+    facts.buffer = nb_facts_buffer();
     return facts;
+}
+
+uint32_t nb_facts_buffer(void)
+{
+    const char *text = nb_env("NCCL_BUFFSIZE");
+    const long long bytes = text ? atoll(text) : 0;
+
+    if (bytes <= 0)
+        return DEFAULT_BUFFER_MIB;
+    return (uint32_t)nb_max64(1, nb_min64((uint64_t)bytes >> 20, UINT16_MAX));
 }
 
 /* Return the facts that the settings make equal on all nodes of a communicator. */
@@ -33,14 +47,16 @@ static struct nb_reckon_nodes group_of(const struct nb_params *p, int nodes)
                                     .columns = grid.rows > 1 ? grid.columns : 0,
                                     .schedule = p->schedule,
                                     .unit = (double)(p->unit_bytes / 4096 * 4096),
-                                    .second_int8 = p->rs_second == NB_RS_SECOND_INT8};
+                                    .second_int8 = p->rs_second == NB_RS_SECOND_INT8,
+                                    .rtt = 1e-6 * (double)p->link_rtt_us};
 }
 
 void nb_facts_reckon(const struct nb_params *p, int nodes, const struct nb_reckon_facts *slowest,
                      struct nb_reckoning *out)
 {
-    const struct nb_reckon_nodes group = group_of(p, nodes);
+    struct nb_reckon_nodes group = group_of(p, nodes);
 
+    group.buffer = 0x1p20 * slowest->buffer;
     nb_reckon(slowest, &group, out);
     for (int wide = 0; wide < 2; wide++) {
         struct nb_reckoned *rs = &out->of[NB_FUNC_REDUCE_SCATTER][wide];
@@ -64,8 +80,11 @@ void nb_facts_log(const struct nb_coll_comm *comm)
     const struct nb_reckoning *r = &comm->reckoning;
     const struct nb_params *p = comm->ctx->params;
     const char *what = what_is_reckoned(p);
-    char text[2][400] = {"as NIBBLE_RS says", "as NIBBLE_AR says"}, facts[96];
+    char text[2][400] = {"as NIBBLE_RS says", "as NIBBLE_AR says"}, facts[128], window[300];
 
+    nb_reckon_window_text(r, window, sizeof(window));
+    if (*window)
+        NB_INFO(NCCL_INIT | NCCL_NET, "%s: %s", comm->label, window);
     if (!what)
         return;
     if (r->facts.mbps == 0 || !r->known) {
@@ -81,7 +100,7 @@ void nb_facts_log(const struct nb_coll_comm *comm)
         nb_reckon_text(r, NB_FUNC_REDUCE_SCATTER, text[0], sizeof(text[0]));
     if (nb_policy_reckons(p, NB_FUNC_ALL_REDUCE))
         nb_reckon_text(r, NB_FUNC_ALL_REDUCE, text[1], sizeof(text[1]));
-    nb_reckon_facts_text(&r->facts, facts, sizeof(facts));
+    nb_reckon_facts_text(r, facts, sizeof(facts));
     NB_INFO(NCCL_INIT | NCCL_NET,
             "%s: auto, on %s (of the slowest nodes): reduce_scatter %s, and all_reduce %s", comm->label,
             facts, text[0], text[1]);

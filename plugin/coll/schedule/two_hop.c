@@ -26,15 +26,15 @@
  *   direct    takes N (N-1) B t / k, where about k = 1 + F / 2B owners send at the same time, k <= N
  *   two hops  takes N B t, since all links carry each window once, and a tenth more for headers and latency
  * as measured at four and eight nodes (docs/performance.md). The gathered values are exact in either case.
+ * Between distant nodes (NIBBLE_LINK_RTT_US) each turn of NCCL's windows waits for its relays.
  */
 static int gather_pays(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
-    uint64_t others = (uint64_t)comm->nnodes - 1, flight = NB_SCHEDULE_STEPS * win->bytes;
-    double owners = 1 + (double)flight / (2 * (double)win->op->block);
+    const double flight = (double)NB_SCHEDULE_STEPS * (double)win->bytes, block = (double)win->op->block;
+    const double hop =
+        nb_reckon_hop(&comm->reckoning, NB_FUNC_ALL_GATHER, 2, comm->ctx->params->ag != NB_AG_RAW, block);
 
-    if (owners > comm->nnodes)
-        owners = comm->nnodes;
-    return nb_cut_pays(comm, win) && (double)others > 1.1 * owners;
+    return nb_cut_pays(comm, win) && nb_cost_gather_hops_pay(comm->nnodes, flight, block, hop);
 }
 
 static int gather_takes(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
@@ -151,10 +151,12 @@ static enum nb_cost_second second_of(const struct nb_coll_comm *comm, const stru
 
 static int reduce_pays(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
-    const double flight = (double)NB_SCHEDULE_STEPS * (double)win->bytes;
+    const double flight = (double)NB_SCHEDULE_STEPS * (double)win->bytes, block = (double)win->op->block;
+    const enum nb_cost_second second = second_of(comm, win->op);
+    const double hop = nb_reckon_hop(&comm->reckoning, NB_FUNC_REDUCE_SCATTER, (double)win->op->value,
+                                     second != NB_COST_SECOND_RAW, block);
 
-    return nb_cut_pays(comm, win) &&
-           nb_cost_two_hops_pay(comm->nnodes, flight, (double)win->op->block, second_of(comm, win->op));
+    return nb_cut_pays(comm, win) && nb_cost_two_hops_pay(comm->nnodes, flight, block, hop, second);
 }
 
 static int reduce_takes(const struct nb_coll_comm *comm, const struct nb_coll_req *win)

@@ -52,8 +52,9 @@ bool nb_policy_declines(const struct nb_params *p, const struct nb_reckoning *r,
                {NB_FUNC_ALL_REDUCE, "NIBBLE_AR=int4"},
                {NB_FUNC_ALL_GATHER, "NIBBLE_AG=exact"}};
     const char *setting = NULL;
-    char facts[96], remedy[64];
+    char facts[128], remedy[64];
     unsigned workers = 0;
+    uint64_t buffer = 0;
 
     if (!r->known || connects_always(p))
         return false;
@@ -65,13 +66,17 @@ bool nb_policy_declines(const struct nb_params *p, const struct nb_reckoning *r,
             return false;
         if (reckoned && !setting)
             setting = all[i].setting;
+        if (reckoned && !buffer)
+            buffer = nb_reckon_buffer_needed(r, all[i].func);
         if (reckoned && more && (!workers || more < workers))
             workers = more;
     }
     if (!setting)
         return false;
-    nb_reckon_facts_text(&r->facts, facts, sizeof(facts));
-    if (workers)
+    nb_reckon_facts_text(r, facts, sizeof(facts));
+    if (buffer)
+        snprintf(remedy, sizeof(remedy), "NCCL_BUFFSIZE=%llu would change that", (unsigned long long)buffer);
+    else if (workers)
         snprintf(remedy, sizeof(remedy), "NIBBLE_HOST_THREADS=%u would change that", workers);
     else
         snprintf(remedy, sizeof(remedy), "%s connects it all the same", setting);

@@ -31,6 +31,15 @@
  * count. */
 #define PROMISE 1.1
 
+/* NCCL's buffer of a channel, unless NCCL_BUFFSIZE says otherwise, and the most that is worth its memory on a
+ * GPU: NCCL takes it twice for each of 8 channels. */
+#define BUFFER (4 * MIB)
+#define BUFFER_MOST (64 * MIB)
+/* NCCL's usual chunk where many operations are small, and its channels. */
+#define CHUNK 131072.0
+#define CHANNELS 8.0
+#define CHUNK_STEP 65536.0
+
 #define WORKERS_MOST 6u /* that an engine's thread can keep busy (device/host/cores.c) */
 
 /*
@@ -85,6 +94,49 @@ void nb_reckon_slowest(struct nb_reckon_facts *all, const struct nb_reckon_facts
     all->mbps = all->mbps < one->mbps ? all->mbps : one->mbps;
     all->codec = all->codec < one->codec ? all->codec : one->codec;
     all->workers = all->workers < one->workers ? all->workers : one->workers;
+    all->buffer = all->buffer < one->buffer ? all->buffer : one->buffer;
+}
+
+/* ---- distance ------------------------------------------------------------------------------------------ */
+
+double nb_reckon_chunk(double bytes, double channels)
+{
+    return CHUNK_STEP * ceil(bytes / (NB_COST_STEPS * channels * CHUNK_STEP));
+}
+
+double nb_reckon_buffer(double mbps, double rtt)
+{
+    const double flight = 1e6 / 8 * mbps * rtt / nb_cost_usual_ratio(NB_FUNC_ALL_REDUCE, 2);
+    double buffer = BUFFER;
+
+    /* Below this a whole operation of 64 chunks of the default buffer waits for less than it takes. */
+    if (rtt <= 0 || flight <= CHANNELS * BUFFER)
+        return 0;
+    while (buffer < flight / CHANNELS && buffer < BUFFER_MOST)
+        buffer *= 2;
+    return buffer;
+}
+
+double nb_reckon_hop(const struct nb_reckoning *r, enum nb_func func, double value, bool coded, double block)
+{
+    const double ratio = coded ? nb_cost_usual_ratio(func, value) : 1;
+
+    return r->facts.mbps ? r->group.rtt / 2 / (ratio * block / (1e6 / 8 * r->facts.mbps)) : 0;
+}
+
+static double buffer_of(const struct nb_reckon_nodes *g)
+{
+    return g->buffer > 0 ? g->buffer : BUFFER;
+}
+
+/* Return the chunk of NCCL's walk over an operation of `bytes` bytes. */
+static double chunk_of(const struct nb_reckon_nodes *g, double bytes)
+{
+    const double slot = buffer_of(g) / NB_COST_STEPS;
+
+    if (g->rtt <= 0)
+        return CHUNK;
+    return nb_min_double(slot, nb_max_double(CHUNK, nb_reckon_chunk(bytes, CHANNELS)));
 }
 
 /* ---- times ------------------------------------------------------------------------------------------- */
@@ -122,18 +174,29 @@ static double link_bytes(const struct nb_cost_op *op, int columns, const struct 
     return nb_max_double(owner / owners, average);
 }
 
+/* Bytes on the way that a near network holds at most. */
+#define NEAR_PIPE MIB
+
 /* Return the number of owners whose links work at the same time. In a gather they are the owners of the
  * blocks that NCCL's window touches, and nibble-scale finds a tenth more. In a reduce-scatter nodes run ahead
- * of the summed block by the length of their staging, so that little more than one large block is under
- * way. */
-static double owners_of(const struct nb_cost_op *op, double flight, double block)
+ * of the summed block by the length of their staging, and of a distant link's buffers, so that little more
+ * than one large block is under way. */
+static double owners_of(const struct nb_cost_machine *f, const struct nb_cost_op *op, double flight,
+                        double block)
 {
     if (op->func == NB_FUNC_ALL_GATHER)
         return nb_min_double(op->nodes, 1 + 1.1 * flight / block);
 
-    const double ahead = op->credits * op->unit, most = nb_cost_owners(op->nodes, flight, block);
+    /* Buffers of twice the bandwidth-delay product, for a round trip of two hops. */
+    const double pipe = nb_max_double(0, 4 * f->link * f->latency - NEAR_PIPE);
+    const double ahead = op->credits * op->unit + pipe / op->ratio;
+    const double most = op->nodes > 2 ? nb_cost_owners(op->nodes, flight, block)
+                                      : nb_min_double(op->nodes, 1 + flight / (op->nodes * block));
 
-    return block > ahead ? nb_min_double(most, block / (block - ahead)) : most;
+    if (flight >= op->nodes * block) /* NCCL hands over all blocks at once */
+        return op->nodes;
+    return block > ahead ? nb_min_double(most, block / (block - ahead) + op->nodes * flight / (8 * block))
+                         : most;
 }
 
 /* Return the time of the busiest resource in an operation of many calls. */
@@ -145,7 +208,7 @@ static double bound(const struct nb_cost_machine *f, const struct nb_cost_op *op
     const double group = op->channels < NB_COST_CALL_CHANNELS ? op->channels : NB_COST_CALL_CHANNELS;
     const double part = nb_min_double(op->chunk * group, block), parts = op->bytes / part;
     const double flight = NB_COST_STEPS * op->chunk * op->channels, speed = nb_min_double(1, f->cores);
-    const double owners = owners_of(op, flight, block);
+    const double owners = owners_of(f, op, flight, block);
     const struct nb_cost_part p = nb_cost_part(f, op, columns, part);
     const struct nb_cost_load all = nb_cost_average(op, columns, &p);
     const double link = parts * link_bytes(op, columns, &p, owners) / f->link;
@@ -157,12 +220,17 @@ static double bound(const struct nb_cost_machine *f, const struct nb_cost_op *op
     if (op->func == NB_FUNC_ALL_REDUCE) {
         const double call = op->chunk * group,
                      turns = nb_cost_turns(f, op, columns, call, ceil(op->bytes / call));
-        const double even = nb_max_double(first + link, work) + hops + p.other.last / speed;
+        /* Contributions fill the link while the first results are on their way. */
+        const double busy = nb_max_double(first + link, work), away = hops - f->latency + link / 2;
+        const double even =
+            (columns ? busy + hops : nb_max_double(busy, away) + f->latency) + p.other.last / speed;
 
         return turns > 0 ? nb_cost_in_turns(even - hops, turns + 3 * f->latency) : even;
     }
-    /* Owners whose blocks NCCL has handed over add at the same time. */
-    return nb_max_double(work, first + hops + last +
+    /* Owners whose blocks NCCL has handed over add at the same time. Each of NCCL's first turns waits for its
+     * hop. Later turns find their values sent. */
+    const double turns = nb_min_double(ceil(op->bytes / flight), nb_min_double(op->nodes, 3));
+    return nb_max_double(work, first + turns * hops + last +
                                    nb_max_double(link, parts * p.owner.cpu / f->cores /
                                                            nb_min_double(op->nodes, 1 + flight / block)));
 }
@@ -178,6 +246,15 @@ static double waits(const struct nb_cost_machine *f, const struct nb_cost_op *op
     return f->latency * (op->func == NB_FUNC_ALL_REDUCE
                              ? turns * hops
                              : nb_min_double(turns, op->nodes) * (hops > 2 ? 2 : hops));
+}
+
+/* Return the time that relays wait in two hops, which adds to the time of the busiest resource. */
+static double relays_wait(const struct nb_cost_machine *f, const struct nb_cost_op *op, int columns)
+{
+    if (columns || op->schedule != NB_COST_TWO_HOP || op->nodes < 3 || op->func == NB_FUNC_ALL_REDUCE)
+        return 0;
+    return f->latency *
+           nb_cost_relay_waits(op->nodes, NB_COST_STEPS * op->chunk * op->channels, op->bytes / op->nodes);
 }
 
 static double not_far(const struct nb_cost_machine *f, const struct nb_cost_op *op, int columns)
@@ -199,13 +276,25 @@ static double not_far(const struct nb_cost_machine *f, const struct nb_cost_op *
 
 double nb_reckon_seconds(const struct nb_cost_machine *f, const struct nb_cost_op *op, int columns)
 {
-    return nb_max_double(not_far(f, op, columns), waits(f, op, columns));
+    const double busy = not_far(f, op, columns), relays = relays_wait(f, op, columns);
+    double wait = waits(f, op, columns);
+
+    /* The bytes of an all-reduce's last turn still pass the link. */
+    if (op->func == NB_FUNC_ALL_REDUCE && wait > busy) {
+        const double part = nb_min_double(op->bytes, NB_COST_STEPS * op->chunk * op->channels);
+        const struct nb_cost_part p = nb_cost_part(f, op, columns, part);
+
+        wait += nb_cost_average(op, columns, &p).tx / f->link;
+    }
+    return nb_max_double(sqrt(busy * busy + relays * relays), wait);
 }
 
 /* Return the schedule of an operation of so many bytes: coded, or raw because all nodes reckon so. */
-static enum nb_cost_schedule schedule_of(const struct nb_reckon_nodes *g, const struct nb_cost_op *op)
+static enum nb_cost_schedule schedule_of(const struct nb_cost_machine *f, const struct nb_reckon_nodes *g,
+                                         const struct nb_cost_op *op)
 {
     const double flight = NB_COST_STEPS * op->chunk * op->channels;
+    const double hop = g->rtt / 2 / (op->ratio * op->bytes / g->nodes / f->link);
     const enum nb_cost_second second = !op->coded       ? NB_COST_SECOND_RAW
                                        : g->second_int8 ? NB_COST_SECOND_INT8
                                                         : NB_COST_SECOND_INT4;
@@ -222,27 +311,32 @@ static enum nb_cost_schedule schedule_of(const struct nb_reckon_nodes *g, const 
     case NB_SCHEDULE_COUNT: break;
     }
     if (op->func == NB_FUNC_ALL_GATHER)
-        return nb_cost_gather_hops_pay(g->nodes, flight, op->bytes / g->nodes) ? NB_COST_TWO_HOP
-                                                                               : NB_COST_DIRECT;
-    return nb_cost_two_hops_pay(g->nodes, flight, op->bytes / g->nodes, second) ? NB_COST_TWO_HOP
-                                                                                : NB_COST_DIRECT;
+        return nb_cost_gather_hops_pay(g->nodes, flight, op->bytes / g->nodes, hop) ? NB_COST_TWO_HOP
+                                                                                    : NB_COST_DIRECT;
+    return nb_cost_two_hops_pay(g->nodes, flight, op->bytes / g->nodes, hop, second) ? NB_COST_TWO_HOP
+                                                                                     : NB_COST_DIRECT;
 }
 
 double nb_reckon_gain(const struct nb_cost_machine *f, const struct nb_reckon_nodes *g, enum nb_func func,
                       double value, double bytes)
 {
     struct nb_cost_op op = nb_cost_op_make(func, g->nodes, bytes, value, nb_cost_usual_ratio(func, value));
+    struct nb_cost_machine far = *f;
     double coded;
 
+    if (far.latency < g->rtt / 2)
+        far.latency = g->rtt / 2;
+    f = &far;
+    op.chunk = chunk_of(g, bytes);
     op.unit = g->unit;
     op.group = g->columns;
     op.feedback = func != NB_FUNC_ALL_GATHER;
-    op.schedule = schedule_of(g, &op);
+    op.schedule = schedule_of(f, g, &op);
     if (g->second_int8 && func == NB_FUNC_REDUCE_SCATTER)
         op.ratio_again = op.ratio + 0.5 / value;
     coded = nb_reckon_seconds(f, &op, g->columns);
     op.coded = op.feedback = false;
-    op.schedule = schedule_of(g, &op);
+    op.schedule = schedule_of(f, g, &op);
     op.ratio = 1;
     op.ratio_again = 0;
     return nb_reckon_seconds(f, &op, g->columns) / coded;
@@ -279,6 +373,19 @@ static unsigned workers_needed(const struct nb_reckon_facts *facts, const struct
     return 0;
 }
 
+/* Return NCCL's buffer with which some sizes would pay, or 0. */
+static uint64_t buffer_needed(const struct nb_reckon_facts *facts, const struct nb_reckon_nodes *g,
+                              enum nb_func func, double value)
+{
+    const struct nb_cost_machine f = nb_reckon_machine(facts, value);
+    struct nb_reckon_nodes more = *g;
+
+    more.buffer = nb_reckon_buffer(facts->mbps, g->rtt);
+    if (more.buffer <= buffer_of(g) || pays_from(&f, &more, func, value) == NB_RECKON_NEVER)
+        return 0;
+    return (uint64_t)more.buffer;
+}
+
 void nb_reckon(const struct nb_reckon_facts *facts, const struct nb_reckon_nodes *g, struct nb_reckoning *out)
 {
     *out = (struct nb_reckoning){
@@ -295,6 +402,8 @@ void nb_reckon(const struct nb_reckon_facts *facts, const struct nb_reckon_nodes
                 nb_reckon_gain(&f, g, func, value,
                                r->from == NB_RECKON_NEVER ? USUAL : nb_max_double(USUAL, (double)r->from));
             if (r->from == NB_RECKON_NEVER)
+                r->buffer = buffer_needed(facts, g, func, value);
+            if (r->from == NB_RECKON_NEVER && !r->buffer)
                 r->workers = workers_needed(facts, g, func, value);
         }
 }
@@ -309,6 +418,11 @@ unsigned nb_reckon_workers(const struct nb_reckoning *r, enum nb_func func)
     const unsigned narrow = r->of[func][0].workers, wide = r->of[func][1].workers;
 
     return !narrow || (wide && wide < narrow) ? wide : narrow;
+}
+
+uint64_t nb_reckon_buffer_needed(const struct nb_reckoning *r, enum nb_func func)
+{
+    return r->of[func][0].buffer ? r->of[func][0].buffer : r->of[func][1].buffer;
 }
 
 /* ---- words ------------------------------------------------------------------------------------------- */
@@ -326,7 +440,12 @@ static void one_text(const struct nb_reckoned *r, char *out, size_t cap)
 {
     char size[32];
 
-    if (r->from == NB_RECKON_NEVER && r->workers)
+    if (r->from == NB_RECKON_NEVER && r->buffer)
+        snprintf(
+            out, cap,
+            "raw: NCCL's buffers are too small for this round trip (NCCL_BUFFSIZE=%llu would change that)",
+            (unsigned long long)r->buffer);
+    else if (r->from == NB_RECKON_NEVER && r->workers)
         snprintf(out, cap,
                  "raw: this link is faster than the codec (NIBBLE_HOST_THREADS=%u would change that)",
                  r->workers);
@@ -340,14 +459,31 @@ static void one_text(const struct nb_reckoned *r, char *out, size_t cap)
     }
 }
 
-void nb_reckon_facts_text(const struct nb_reckon_facts *facts, char *out, size_t cap)
+void nb_reckon_facts_text(const struct nb_reckoning *r, char *out, size_t cap)
 {
-    char threads[48] = "";
+    const struct nb_reckon_facts *facts = &r->facts;
+    char threads[48] = "", away[48] = "";
 
+    if (r->group.rtt > 0)
+        snprintf(away, sizeof(away), " and a round trip of %.4g ms", 1e3 * r->group.rtt);
     if (facts->workers)
         snprintf(threads, sizeof(threads), ", %u codec threads", facts->workers);
-    snprintf(out, cap, "links of %.4g Gbit/s with codec %s%s", facts->mbps / 1e3,
+    snprintf(out, cap, "links of %.4g Gbit/s%s with codec %s%s", facts->mbps / 1e3, away,
              nb_reckon_codec_name((enum nb_reckon_codec)facts->codec), threads);
+}
+
+void nb_reckon_window_text(const struct nb_reckoning *r, char *out, size_t cap)
+{
+    const double needed = nb_reckon_buffer(r->facts.mbps, r->group.rtt), have = buffer_of(&r->group);
+
+    *out = '\0';
+    if (needed > have)
+        snprintf(
+            out, cap,
+            "NCCL keeps too few bytes in flight for links of %.4g Gbit/s and a round trip of %.4g ms: set "
+            "NCCL_BUFFSIZE=%.0f (now %.0f) on all ranks, which takes about %.1f GiB of each GPU for a "
+            "communicator",
+            r->facts.mbps / 1e3, 1e3 * r->group.rtt, needed, have, 2 * CHANNELS * needed / (1024 * MIB));
 }
 
 void nb_reckon_text(const struct nb_reckoning *r, enum nb_func func, char *out, size_t cap)

@@ -141,23 +141,45 @@ static inline double nb_cost_owners(double nodes, double flight, double block)
 /* Coding of the second hop's sums in two hops. */
 enum nb_cost_second { NB_COST_SECOND_RAW, NB_COST_SECOND_INT4, NB_COST_SECOND_INT8 };
 
-/* Return whether a reduce-scatter goes by two hops in a full mesh of three nodes and more.
- * coll/schedule/two_hop.c explains why. */
-static inline bool nb_cost_two_hops_pay(double nodes, double flight, double block, enum nb_cost_second second)
+/* Return the hops that two hops wait for: a relay's window is complete when its values have come, so NCCL's
+ * walk waits a hop in each turn, and each owner's result takes one more. 0: all is in flight at once. */
+static inline double nb_cost_relay_waits(double nodes, double flight, double block)
 {
-    const double two_hops = second == NB_COST_SECOND_INT8 ? 2.2 : 1.1;
+    const double turns = ceil(nodes * block / flight);
+
+    return turns > 1 ? turns + (turns < nodes ? turns : nodes) : 0;
+}
+
+/* Return the time of two hops with the relays' waits. Times are in units of all blocks' time on a link, and
+ * `hop` in units of one block's. The root of the squares is close to the times of nibble-scale. */
+static inline double nb_cost_two_hops(double nodes, double flight, double block, double hop, double near)
+{
+    const double waits = hop > 0 ? nb_cost_relay_waits(nodes, flight, block) * hop / nodes : 0;
+
+    return sqrt(near * near + waits * waits);
+}
+
+/* Return whether a reduce-scatter goes by two hops in a full mesh of three nodes and more.
+ * coll/schedule/two_hop.c explains why. hop: a nominal hop over the time of a block's bytes on the wire, 0
+ * between near nodes. */
+static inline bool nb_cost_two_hops_pay(double nodes, double flight, double block, double hop,
+                                        enum nb_cost_second second)
+{
+    const double two_hops =
+        nb_cost_two_hops(nodes, flight, block, hop, second == NB_COST_SECOND_INT8 ? 2.2 : 1.1);
     const double promise = second == NB_COST_SECOND_INT8 ? 1.2 : second == NB_COST_SECOND_INT4 ? 1.5 : 1;
 
     return (nodes - 1) / nb_cost_owners(nodes, flight, block) >= promise * two_hops;
 }
 
 /* Return whether an all-gather goes by two hops in a full mesh of three nodes and more.
- * coll/schedule/two_hop.c explains why. Coding does not matter, as coded bytes are forwarded unchanged. */
-static inline bool nb_cost_gather_hops_pay(double nodes, double flight, double block)
+ * coll/schedule/two_hop.c explains why. Coding matters for `hop` only, as coded bytes are forwarded
+ * unchanged. */
+static inline bool nb_cost_gather_hops_pay(double nodes, double flight, double block, double hop)
 {
     const double owners = 1 + flight / (2 * block);
 
-    return nodes - 1 > 1.1 * (owners > nodes ? nodes : owners);
+    return nodes - 1 > nb_cost_two_hops(nodes, flight, block, hop, 1.1) * (owners > nodes ? nodes : owners);
 }
 
 /* Return the time in which two resources are busy for `a` and `b` seconds, where each at times waits for the
@@ -184,6 +206,7 @@ struct nb_reckon_facts {
     uint32_t mbps;    /* nominal rate of a node's link, one direction, Mbit/s. 0: unknown */
     uint32_t codec;   /* enum nb_reckon_codec */
     uint32_t workers; /* codec threads. 0: the engine's thread does all the work */
+    uint32_t buffer;  /* NCCL's buffer of a channel in MiB (NCCL_BUFFSIZE). 0: NCCL's default */
 };
 #define NB_RECKON_NO_LIMIT UINT32_MAX /* workers of a node whose codecs run on a GPU */
 
@@ -201,6 +224,8 @@ struct nb_reckon_nodes {
     enum nb_schedule_word schedule; /* NIBBLE_SCHEDULE. Two-level without a grid is auto */
     double unit;                    /* NIBBLE_UNIT_BYTES */
     bool second_int8;               /* NIBBLE_RS_SECOND */
+    double rtt;                     /* NIBBLE_LINK_RTT_US in seconds. 0: the nodes are near */
+    double buffer;                  /* bytes of NCCL's buffer of a channel. 0: its default */
 };
 
 /* A node's observations of the reckoning's facts. They influence no decision. */
@@ -216,6 +241,8 @@ struct nb_reckoned {
     double times;  /* raw time over coded time, of 64 MiB or of `from` bytes if that is more */
     /* Where coding never pays: codec threads with which it would pay for some sizes. 0: no number helps. */
     unsigned workers;
+    /* Likewise the bytes of NCCL's buffer (NCCL_BUFFSIZE), between distant nodes. */
+    uint64_t buffer;
 };
 
 struct nb_reckoning {
@@ -224,6 +251,10 @@ struct nb_reckoning {
     bool known;                              /* without a rate and a speed all is coded */
     struct nb_reckoned of[NB_FUNC_COUNT][2]; /* by function, and by width of a value: 2 bytes, 4 bytes */
 };
+
+/* Return the nominal time of a hop over the time of `block` bytes on the wire, for the choice of a schedule.
+ * 0: the nodes are near, or the links' rate is unknown. */
+double nb_reckon_hop(const struct nb_reckoning *r, enum nb_func func, double value, bool coded, double block);
 
 /* Reckon from which size on coding pays. For all-gathers the result only says whether a communicator can gain
  * (nb_policy_declines). A gather that comes to a connected communicator is coded at every size, since the
@@ -247,10 +278,21 @@ bool nb_reckon_pays(const struct nb_reckoning *r, enum nb_func func);
 /* Return the smallest number of codec threads with which coding would pay, where it pays at no size, else 0.
  * Also 0 when it would pay with no number of threads. */
 unsigned nb_reckon_workers(const struct nb_reckoning *r, enum nb_func func);
+/* Return the NCCL_BUFFSIZE with which coding would pay, where it pays at no size, else 0. */
+uint64_t nb_reckon_buffer_needed(const struct nb_reckoning *r, enum nb_func func);
 /* Write "links of 25 Gbit/s with codec avx2, 4 codec threads" to out. */
-void nb_reckon_facts_text(const struct nb_reckon_facts *facts, char *out, size_t cap);
+void nb_reckon_facts_text(const struct nb_reckoning *r, char *out, size_t cap);
+/* Where NCCL's buffers are too small for the nominal round trip, write the remedy to out, else "". */
+void nb_reckon_window_text(const struct nb_reckoning *r, char *out, size_t cap);
 
 /* The parts of the reckoning, for nibble-model and tests. */
+
+/* Return NCCL's buffer of a channel (NCCL_BUFFSIZE) in bytes that keeps links of this rate and round trip busy
+ * with coded BF16. The most that is recommended is 64 MiB. 0: NCCL's default suffices. */
+double nb_reckon_buffer(double mbps, double rtt);
+/* Return the chunk of an operation of `bytes` bytes in all, on `channels` channels: between distant nodes a
+ * channel's eight slots hold the whole operation, if they are large enough. */
+double nb_reckon_chunk(double bytes, double channels);
 
 /* Return the figures of links and codecs of known facts. `value`: bytes of one value. */
 struct nb_cost_machine nb_reckon_machine(const struct nb_reckon_facts *facts, double value);
@@ -304,8 +346,10 @@ int nb_tuning_pays(const struct nb_tuning *tuning, ncclFunc_t func, size_t bytes
 bool nb_tuning_costs(const struct nb_tuning *tuning, ncclFunc_t func, size_t bytes, float *table, int algos,
                      int protos);
 
-/* Return the chunk for an operation for which NCCL chose `chunk`. NVLS has buffers of its own chunk and would
+/* Return the chunk for an operation of `bytes` bytes (the whole vector over all ranks) for which NCCL chose
+ * `chunk`. NCCL limits the answer to an eighth of its buffer. NVLS has buffers of its own chunk and would
  * overrun them, so only CollNet-direct gets a larger one. */
-size_t nb_tuning_chunk(const struct nb_tuning *tuning, int algo, int proto, size_t chunk);
+size_t nb_tuning_chunk(const struct nb_tuning *tuning, size_t bytes, int algo, int proto, int channels,
+                       size_t chunk);
 
 #endif

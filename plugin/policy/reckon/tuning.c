@@ -7,6 +7,7 @@
  */
 #include "policy/reckon/reckon.h"
 
+#include "base/minmax.h"
 #include "base/params.h"
 #include "policy/rules/rules.h"
 
@@ -79,11 +80,18 @@ bool nb_tuning_costs(const struct nb_tuning *t, ncclFunc_t func, size_t bytes, f
     return true;
 }
 
-size_t nb_tuning_chunk(const struct nb_tuning *t, int algo, int proto, size_t chunk)
+size_t nb_tuning_chunk(const struct nb_tuning *t, size_t bytes, int algo, int proto, int channels,
+                       size_t chunk)
 {
     const struct nb_params *p = t->params;
+    size_t least = (size_t)p->tuner_chunk_bytes;
 
     if (!p->enable || t->nnodes < 2 || algo != NCCL_ALGO_COLLNET_DIRECT || proto != NCCL_PROTO_SIMPLE)
         return chunk;
-    return chunk < (uint64_t)p->tuner_chunk_bytes ? (size_t)p->tuner_chunk_bytes : chunk;
+    /* NCCL cuts an operation into 64 chunks a channel or more, of which eight are in flight. Between distant
+     * nodes each turn costs a round trip, so all of the operation goes in flight that the buffers hold. */
+    if (p->link_rtt_us > 0 && channels > 0 && t->nranks >= t->nnodes)
+        least = nb_max64(
+            least, (uint64_t)nb_reckon_chunk((double)bytes / (double)(t->nranks / t->nnodes), channels));
+    return chunk < least ? least : chunk;
 }
