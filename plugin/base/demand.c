@@ -11,10 +11,8 @@
 #include "base/params.h"
 
 static const char *const words[NB_DEMAND_COUNT] = {
-    [NB_DEMAND_SETTINGS] = "settings",
-    [NB_DEMAND_COLLNET] = "collnet",
-    [NB_DEMAND_ALL_REDUCE] = "all-reduce",
-    [NB_DEMAND_TUNER] = "tuner",
+    [NB_DEMAND_SETTINGS] = "settings", [NB_DEMAND_COLLNET] = "collnet", [NB_DEMAND_ALL_REDUCE] = "all-reduce",
+    [NB_DEMAND_TUNER] = "tuner",       [NB_DEMAND_WINDOW] = "window",
 };
 
 /* Return the demand that a word of `len` characters names, or -1. */
@@ -33,11 +31,11 @@ int nb_demand_check(const char *text, char *error, size_t cap)
     for (const char *at = text;; at++) {
         const size_t n = strcspn(at, ",");
         if (demand_of(at, n) < 0) {
-            snprintf(
-                error, cap,
-                "NIBBLE_REQUIRE: \"%.*s\" must be settings, collnet, all-reduce or tuner, or the whole list "
-                "none, in %s",
-                n < 40 ? (int)n : 40, at, text);
+            snprintf(error, cap,
+                     "NIBBLE_REQUIRE: \"%.*s\" must be settings, collnet, all-reduce, tuner or window, or "
+                     "the whole "
+                     "list none, in %s",
+                     n < 40 ? (int)n : 40, at, text);
             return -EINVAL;
         }
         at += n;

@@ -23,6 +23,7 @@ enum nb_demand {
                           it */
     NB_DEMAND_ALL_REDUCE, /* all-reduces can be compressed: nibble gets NCCL's profiler events */
     NB_DEMAND_TUNER,      /* NCCL asks this plugin's tuner */
+    NB_DEMAND_WINDOW,     /* NCCL_BUFFSIZE suffices for the nominal rate and round trip */
     NB_DEMAND_COUNT
 };
 

@@ -56,7 +56,8 @@ struct nb_net_props {
 
 /* How to make a connection. The connecting side chooses. NULL means defaults. */
 struct nb_net_conn_cfg {
-    int streams;       /* sockets or queue pairs; 0: the transport's parameters decide */
+    int streams;  /* sockets or queue pairs; 0: the transport's parameters decide */
+    int settable; /* 1: a setting for the number of sockets counts, where the user gave one, not `streams` */
     int traffic_class; /* -1: unset */
     /* 1: messages may wait until a send is tested, so that several leave in one call. The caller tests its
      * sends before it sleeps. */

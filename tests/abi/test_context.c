@@ -120,7 +120,8 @@ static const struct {
      "NIBBLE_COMMS: rule \"nnodes=3:size=4\": a condition is nranks=, nnodes=, local=, order= or name= and a "
      "value"},
     {"NIBBLE_REQUIRE", "collnet,", "colnet",
-     "NIBBLE_REQUIRE: \"colnet\" must be settings, collnet, all-reduce or tuner, or the whole list none"},
+     "NIBBLE_REQUIRE: \"colnet\" must be settings, collnet, all-reduce, tuner or window, or the whole list "
+     "none"},
 };
 
 /* Give the setting a bad value of many characters, and look for the reason in the log and in bad_setting. */

@@ -4,6 +4,7 @@
  * the settings exclude it.
  */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "base/demand.h"
 #include "base/log.h"
@@ -69,6 +70,25 @@ START_TEST(a_declined_communicator_stops_who_demands_it)
 }
 END_TEST
 
+/* Between distant nodes the smallest NCCL_BUFFSIZE has to suffice. */
+START_TEST(a_small_window_stops_who_demands_it)
+{
+    for (int i = 0; i < NODES; i++) {
+        c.node[i].params.require = i ? "settings" : "collnet,window";
+        c.node[i].params.rs = NB_SUM_INT4;
+        c.node[i].params.link_mbps = 10000;
+        c.node[i].params.link_rtt_us = 70000;
+    }
+    if (_i)
+        setenv("NCCL_BUFFSIZE", "67108864", 1);
+    connect_all(0);
+    unsetenv("NCCL_BUFFSIZE");
+    for (int i = 0; i < NODES; i++)
+        ck_assert_int_eq(nb_demand_unmet(&c.node[i].ctx), !_i && i == 0);
+    ck_assert_int_eq(capture_has("set NCCL_BUFFSIZE=67108864 (now 4194304) on all ranks"), !_i);
+}
+END_TEST
+
 START_TEST(what_the_settings_exclude_is_not_demanded)
 {
     for (int i = 0; i < NODES; i++)
@@ -88,4 +108,5 @@ START_TEST(what_is_connected_is_met)
 END_TEST
 
 SUITE_MAIN("demand", FIXTURE(setup, teardown), TEST(a_declined_communicator_stops_who_demands_it),
-           TEST(what_the_settings_exclude_is_not_demanded), TEST(what_is_connected_is_met))
+           TEST(what_the_settings_exclude_is_not_demanded), LOOP(a_small_window_stops_who_demands_it, 0, 2),
+           TEST(what_is_connected_is_met))

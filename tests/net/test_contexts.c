@@ -2,8 +2,11 @@
 /* Two contexts in one process, each with its own TCP transport: settings, devices, clocks and connections. */
 #include <check.h>
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "base/context.h"
 #include "net/tcp/internal.h"
@@ -27,7 +30,7 @@ static void setup(void)
     }
 }
 
-static void connect_to(struct pair *p, int from, int to)
+static void connect_as(struct pair *p, int from, int to, const struct nb_net_conn_cfg *cfg)
 {
     struct nb_net *a = node[from].net, *b = node[to].net;
     int64_t end = patient_ms() + 60000;
@@ -36,11 +39,16 @@ static void connect_to(struct pair *p, int from, int to)
     ck_assert_int_eq(b->ops->listen(b, 0, p->handle, &p->listen), 0);
     while (!p->send || !p->recv) {
         if (!p->send)
-            ck_assert_int_eq(a->ops->connect(a, 0, NULL, p->handle, &p->send), 0);
+            ck_assert_int_eq(a->ops->connect(a, 0, cfg, p->handle, &p->send), 0);
         if (!p->recv)
             ck_assert_int_eq(b->ops->accept(p->listen, &p->recv), 0);
         ck_assert(patient_ms() < end);
     }
+}
+
+static void connect_to(struct pair *p, int from, int to)
+{
+    connect_as(p, from, to, NULL);
 }
 
 static void carry(struct pair *p)
@@ -102,6 +110,54 @@ START_TEST(settings_of_their_own)
 }
 END_TEST
 
+static void must_be_controlled_by(const struct pair *p, const char *name)
+{
+    const int fd[] = {((struct nb_tcp_send *)p->send)->stream[0].fd,
+                      ((struct nb_tcp_recv *)p->recv)->stream[0].fd};
+    char text[16];
+
+    for (int i = 0; i < 2; i++) {
+        socklen_t len = sizeof(text);
+
+        memset(text, 0, sizeof(text));
+        ck_assert_int_eq(getsockopt(fd[i], IPPROTO_TCP, TCP_CONGESTION, text, &len), 0);
+        ck_assert_str_eq(text, name);
+    }
+}
+
+/* Collectives use one socket, or as many as NIBBLE_TCP_STREAMS states. The sockets of both ends have the
+ * congestion control that NIBBLE_TCP_CONGESTION names. An unknown name leaves the system's, with a warning. */
+START_TEST(streams_of_collectives)
+{
+    const struct nb_net_conn_cfg cfg = {.streams = 1, .settable = 1, .traffic_class = -1, .lazy = 1};
+    struct pair p;
+
+    setup();
+    nb_net_close(&node[0]);
+    params[0].tcp_streams = 0;
+    params[0].tcp_congestion = "no-such-thing";
+    ck_assert_int_eq(nb_net_open_with(&node[0], &nb_net_tcp), 0);
+    ck_assert_int_eq(warnings(), 1);
+    connect_as(&p, 0, 1, &cfg);
+    ck_assert_int_eq(((struct nb_tcp_send *)p.send)->c.nstreams, 1);
+    carry(&p);
+    close_both(&p);
+    for (int i = 0; i < 2; i++) {
+        nb_net_close(&node[i]);
+        params[i].tcp_congestion = "reno"; /* every kernel has it */
+        ck_assert_int_eq(nb_net_open_with(&node[i], &nb_net_tcp), 0);
+    }
+    connect_as(&p, 1, 0, &cfg);
+    ck_assert_int_eq(((struct nb_tcp_send *)p.send)->c.nstreams, 3);
+    must_be_controlled_by(&p, "reno");
+    carry(&p);
+    close_both(&p);
+    nb_net_close(&node[0]);
+    nb_net_close(&node[1]);
+    ck_assert_int_eq(warnings(), 1);
+}
+END_TEST
+
 /* A connect in progress belongs to the context in which it was begun, and ends with it. */
 START_TEST(connects_of_their_own)
 {
@@ -159,4 +215,5 @@ START_TEST(a_clock_of_its_own)
 }
 END_TEST
 
-SUITE_MAIN("net/contexts", TEST(settings_of_their_own), TEST(connects_of_their_own), TEST(a_clock_of_its_own))
+SUITE_MAIN("net/contexts", TEST(settings_of_their_own), TEST(streams_of_collectives),
+           TEST(connects_of_their_own), TEST(a_clock_of_its_own))

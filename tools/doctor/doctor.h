@@ -71,6 +71,8 @@ void check_rdma(struct doctor *d);
 void check_gpus(struct doctor *d);
 /* Limits of processes, shared memory, processors, ports. */
 void check_limits(struct doctor *d);
+/* Socket buffers, NCCL's buffers and control of congestion against the nominal round trip. */
+void check_distance(struct doctor *d);
 /* NCCL, and which collectives will be compressed under it. */
 void check_compressed(struct doctor *d);
 /* Say which collectives will be compressed: as check_compressed found, reckoned with the facts of the slowest

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Limits of a job's processes on this node. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,8 @@
 #include "doctor.h"
 #include "system.h"
 
-#define PER_NEIGHBOR 6  /* connections of a communicator: three classes in each direction (docs/network.md) */
+#define CONTROLS 2      /* sockets for control with each neighbor */
+#define DATA 4          /* connections for data: two classes in each direction (docs/network.md) */
 #define COMMUNICATORS 4 /* communicators of a usual job: of the world, of shards, of replicas */
 #define OTHERS 512      /* files of the job, of NCCL's bootstrap and of point-to-point connections */
 
@@ -61,7 +63,8 @@ static void open_files(struct doctor *d)
         return;
     }
     const struct nb_grid g = nb_grid_choose(nodes, d->params->schedule, d->params->group);
-    const rlim_t each = (rlim_t)PER_NEIGHBOR * (rlim_t)(g.rows + g.columns - 2);
+    const rlim_t streams = d->params->tcp_streams > 1 ? (rlim_t)d->params->tcp_streams : 1;
+    const rlim_t each = (CONTROLS + DATA * streams) * (rlim_t)(g.rows + g.columns - 2);
     if (lim.rlim_cur < each + OTHERS || lim.rlim_cur < COMMUNICATORS * each + OTHERS) {
         const bool none = lim.rlim_cur < each + OTHERS;
         say(&d->report, none ? STATUS_PROBLEM : STATUS_WARNING, "files", NULL,
@@ -143,4 +146,47 @@ void check_limits(struct doctor *d)
     ports(d);
     shared_memory(d);
     processors(d);
+}
+
+/* Compare the largest socket buffer that the kernel gives with twice the bytes on the way of a round trip. */
+static void socket_buffers(struct doctor *d, const char *name, double needed)
+{
+    long least = 0, usual = 0, most = 0;
+    char line[96];
+
+    if (!system_line(line, sizeof(line), "/proc/sys/net/ipv4/%s", name) ||
+        sscanf(line, "%ld %ld %ld", &least, &usual, &most) != 3)
+        return;
+    if ((double)most >= needed) {
+        say(&d->report, STATUS_OK, "distance", NULL, "net.ipv4.%s: at most %ld bytes, which suffices", name,
+            most);
+        return;
+    }
+    say(&d->report, STATUS_WARNING, "distance", NULL,
+        "net.ipv4.%s: at most %ld bytes; a socket needs %.0f for %.4g Gbit/s and a round trip of %.4g ms",
+        name, most, needed, d->facts.mbps / 1e3, 1e-3 * (double)d->params->link_rtt_us);
+    say_remedy(&d->report, "sysctl -w net.ipv4.%s='%ld %ld %.0f', or more sockets (NIBBLE_TCP_STREAMS)", name,
+               least, usual, needed);
+}
+
+void check_distance(struct doctor *d)
+{
+    const double rtt = 1e-6 * (double)d->params->link_rtt_us, have = 0x1p20 * d->facts.buffer;
+    const double streams = d->params->tcp_streams > 1 ? (double)d->params->tcp_streams : 1;
+    const double needed = nb_reckon_buffer(d->facts.mbps, rtt);
+
+    if (rtt <= 0 || d->facts.mbps == 0)
+        return;
+    if (strcmp(d->transport, "tcp") == 0) {
+        socket_buffers(d, "tcp_rmem", ceil(2 * 1e6 / 8 * d->facts.mbps * rtt / streams));
+        socket_buffers(d, "tcp_wmem", ceil(2 * 1e6 / 8 * d->facts.mbps * rtt / streams));
+    }
+    if (needed <= have) {
+        say(&d->report, STATUS_OK, "distance", NULL, "NCCL_BUFFSIZE keeps enough bytes in flight");
+        return;
+    }
+    say(&d->report, STATUS_WARNING, "distance", NULL,
+        "NCCL keeps too few bytes in flight for %.4g Gbit/s and a round trip of %.4g ms", d->facts.mbps / 1e3,
+        1e3 * rtt);
+    say_remedy(&d->report, "export NCCL_BUFFSIZE=%.0f on all ranks", needed);
 }

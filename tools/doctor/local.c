@@ -72,6 +72,7 @@ void doctor_local(struct doctor *d)
     check_gpus(d);
     check_limits(d);
     check_compressed(d);
+    check_distance(d);
     check_gain(d);
 }
 

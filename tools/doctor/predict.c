@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Speed of the codecs here, and the gain on a link that the model of tools/model predicts. */
+#include <math.h>
+
 #include "doctor.h"
 
 #define BYTES 67108864.0 /* of the predicted operation */
@@ -9,8 +11,10 @@
 void predict_gain(struct doctor *d, int nodes, double link, double latency)
 {
     const struct info_speeds *s = &d->speeds;
+    const struct nb_reckon_nodes away = {.rtt = 1e-6 * (double)d->params->link_rtt_us,
+                                         .buffer = 0x1p20 * d->facts.buffer};
     struct nb_cost_machine f = {.link = link,
-                                .latency = latency,
+                                .latency = fmax(latency, away.rtt / 2),
                                 .message = MESSAGE,
                                 .copy = 1e9 * s->copy,
                                 .cores = 1 + d->threads,
@@ -23,6 +27,7 @@ void predict_gain(struct doctor *d, int nodes, double link, double latency)
         struct nm_result r;
 
         op.coded = true;
+        op.chunk = nb_reckon_walk_chunk(&away, BYTES);
         op.feedback = func != NB_FUNC_ALL_GATHER;
         if (nm_predict_best(&f, &op, &r) == NB_COST_SCHEDULES)
             continue;

@@ -87,6 +87,12 @@ done
     say warning 'all-reduce: BF16 and FP16 raw: this link is faster than the codec'; exit $failed) || failed=1
 (export NIBBLE_LINK_MBPS=100; look --nodes 8
     say ok 'reduce-scatter: gradients quantized, once recognised: BF16 and FP16 coded from 16 KiB on'; exit $failed) || failed=1
+# Between distant nodes the kernel's and NCCL's buffers count.
+(export NIBBLE_LINK_RTT_US=70000 NIBBLE_LINK_MBPS=10000; look --nodes 4
+    say warning 'NCCL keeps too few bytes in flight for 10 Gbit/s and a round trip of 70 ms'
+    say warning 'all-reduce: BF16 and FP16 raw: NCCL.s buffers are too small .*NCCL_BUFFSIZE=67108864 would'
+    export NCCL_BUFFSIZE=67108864; look --nodes 4; say ok 'NCCL_BUFFSIZE keeps enough bytes in flight'
+    say ok 'all-reduce: gradients quantized'; exit $failed) || failed=1
 # Where only FP32 is coded, that is no success. The settings count in the size from which on, and before --gbps.
 (export NIBBLE_LINK_MBPS=25000 NIBBLE_CODEC_VARIANT=avx2 NIBBLE_HOST_THREADS=0 NIBBLE_MIN_BYTES=16777216; look --nodes 4 --gbps 1
     say warning 'reduce-scatter: BF16 and FP16 raw: .*, FP32 coded from 16 MiB on'; exit $failed) || failed=1

@@ -201,6 +201,7 @@ static bool move_out(struct nb_mesh *m, int r, int c, bool look)
     if (!o->conn) {
         if (now(m) < o->again_ns)
             return false;
+        cfg.settable = c != NB_CLASS_CONTROL;
         cfg.shallow = comm->nneighbors > 1 && c != NB_CLASS_CONTROL; /* for comm/ring.c */
         cfg.urgent = c == NB_CLASS_CONTROL; /* a failing node's reason leaves before its connections end */
         ret = comm->net->connect(comm->ctx->net, comm->dev, &cfg, o->handle, &o->conn);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/demand.h"
 #include "base/log.h"
 #include "coll/comm/comm.h"
 #include "coll/decide/decide.h"
@@ -83,8 +84,10 @@ void nb_facts_log(const struct nb_coll_comm *comm)
     char text[2][400] = {"as NIBBLE_RS says", "as NIBBLE_AR says"}, facts[128], window[300];
 
     nb_reckon_window_text(r, window, sizeof(window));
-    if (*window)
+    if (*window) {
         NB_INFO(NCCL_INIT | NCCL_NET, "%s: %s", comm->label, window);
+        nb_demand_fails(comm->ctx, NB_DEMAND_WINDOW, window);
+    }
     if (!what)
         return;
     if (r->facts.mbps == 0 || !r->known) {

@@ -136,7 +136,9 @@ static int connecting_new(struct nb_tcp_dev *d, enum nb_tcp_use use, const struc
     k->dev = d;
     k->use = use;
     k->traffic_class = cfg ? cfg->traffic_class : -1;
-    k->streams = cfg && cfg->streams > 0 ? cfg->streams : default_streams(d);
+    k->streams = cfg && cfg->settable && d->tcp->conf.stated > 0 ? d->tcp->conf.stated
+                 : cfg && cfg->streams > 0                       ? cfg->streams
+                                                                 : default_streams(d);
     if (k->streams > NB_TCP_MAX_STREAMS)
         k->streams = NB_TCP_MAX_STREAMS;
     if (k->h.version != NB_TCP_WIRE_VERSION || k->h.use != (uint32_t)use)

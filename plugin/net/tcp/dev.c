@@ -42,6 +42,8 @@ static int env_int(const char *name, int min, int max, int *value)
 static int read_conf(const struct nb_params *p, struct nb_tcp_conf *conf)
 {
     struct nb_tcp_conf c = {.streams = (int)p->tcp_streams,
+                            .stated = (int)p->tcp_streams,
+                            .congestion = p->tcp_congestion,
                             .connect_ms = (int)p->connect_timeout * 1000,
                             .dead_ms = (int)p->peer_timeout * 1000,
                             .pace = (uint64_t)p->tcp_pace_mbps * 1000000 / 8};
@@ -60,6 +62,13 @@ static int read_conf(const struct nb_params *p, struct nb_tcp_conf *conf)
     }
     if (c.dead_ms < MIN_DEAD_MS)
         c.dead_ms = MIN_DEAD_MS;
+    rc = nb_tcp_congestion_check(c.congestion);
+    if (rc) {
+        NB_WARN("tcp: NIBBLE_TCP_CONGESTION=%s: %s. Remedy: load its module (modprobe tcp_%s) and allow it "
+                "(net.ipv4.tcp_allowed_congestion_control), or leave the setting out",
+                c.congestion, strerror(-rc), c.congestion);
+        c.congestion = "";
+    }
     *conf = c;
     return 0;
 }

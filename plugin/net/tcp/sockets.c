@@ -19,6 +19,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/params.h"
@@ -276,6 +277,9 @@ void nb_tcp_tune(const struct nb_tcp_conf *conf, int fd, bool before_connect)
             setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &conf->sndbuf, sizeof(int));
         if (conf->rcvbuf > 0)
             setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &conf->rcvbuf, sizeof(int));
+        if (*conf->congestion)
+            setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, conf->congestion,
+                       (socklen_t)strlen(conf->congestion));
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     /* Keepalive finds a dead host behind an idle connection in about 90 s. The peer's kernel answers, so that
@@ -284,6 +288,20 @@ void nb_tcp_tune(const struct nb_tcp_conf *conf, int fd, bool before_connect)
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+}
+
+int nb_tcp_congestion_check(const char *name)
+{
+    int fd, ret;
+
+    if (!*name)
+        return 0;
+    fd = nb_tcp_socket(AF_INET);
+    if (fd < 0)
+        return fd;
+    ret = setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) ? -errno : 0;
+    close(fd);
+    return ret;
 }
 
 int nb_tcp_socket(int family)

@@ -202,12 +202,14 @@ int nb_tcp_frame_get(const uint8_t bytes[NB_TCP_FRAME_BYTES], struct nb_tcp_fram
  * ------------------------------------------------------------------------------------- */
 
 struct nb_tcp_conf {
-    int streams;        /* sockets of a connection; 0: by the link's speed */
-    int rcvbuf, sndbuf; /* socket buffers in bytes; 0: the kernel's autotuning */
-    int connect_ms;     /* limit for connect, and for accept to get all sockets of a connection */
-    int dead_ms;        /* the peer is gone when data stays unacknowledged for this long in spite of
+    int streams;            /* sockets of a connection; 0: by the link's speed */
+    int stated;             /* NIBBLE_TCP_STREAMS, for the engine's connections, too */
+    const char *congestion; /* control of congestion; "": the system's */
+    int rcvbuf, sndbuf;     /* socket buffers in bytes; 0: the kernel's autotuning */
+    int connect_ms;         /* limit for connect, and for accept to get all sockets of a connection */
+    int dead_ms;            /* the peer is gone when data stays unacknowledged for this long in spite of
                            retransmissions */
-    uint64_t pace;      /* bytes/s of each device; 0: no limit */
+    uint64_t pace;          /* bytes/s of each device; 0: no limit */
 };
 
 /* ---- sockets.c: sockets
@@ -215,7 +217,9 @@ struct nb_tcp_conf {
 
 /* Return a non-blocking socket, or a negative errno after a WARN line. */
 int nb_tcp_socket(int family);
-/* Set the options of a data socket or listener, buffer sizes only before the connection is made. */
+/* Return 0 where the kernel takes this control of congestion ("": its own choice), or a negative errno. */
+int nb_tcp_congestion_check(const char *name);
+/* Set the options of a data socket or listener, buffer sizes and control of congestion only before the connection is made. */
 void nb_tcp_tune(const struct nb_tcp_conf *conf, int fd, bool before_connect);
 /* Write "address<port>" of both ends of a connected socket, each into at least 64 bytes. NULL skips an
  * end. */

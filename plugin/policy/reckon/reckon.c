@@ -129,8 +129,7 @@ static double buffer_of(const struct nb_reckon_nodes *g)
     return g->buffer > 0 ? g->buffer : BUFFER;
 }
 
-/* Return the chunk of NCCL's walk over an operation of `bytes` bytes. */
-static double chunk_of(const struct nb_reckon_nodes *g, double bytes)
+double nb_reckon_walk_chunk(const struct nb_reckon_nodes *g, double bytes)
 {
     const double slot = buffer_of(g) / NB_COST_STEPS;
 
@@ -327,7 +326,7 @@ double nb_reckon_gain(const struct nb_cost_machine *f, const struct nb_reckon_no
     if (far.latency < g->rtt / 2)
         far.latency = g->rtt / 2;
     f = &far;
-    op.chunk = chunk_of(g, bytes);
+    op.chunk = nb_reckon_walk_chunk(g, bytes);
     op.unit = g->unit;
     op.group = g->columns;
     op.feedback = func != NB_FUNC_ALL_GATHER;

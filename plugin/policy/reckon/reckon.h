@@ -293,6 +293,8 @@ double nb_reckon_buffer(double mbps, double rtt);
 /* Return the chunk of an operation of `bytes` bytes in all, on `channels` channels: between distant nodes a
  * channel's eight slots hold the whole operation, if they are large enough. */
 double nb_reckon_chunk(double bytes, double channels);
+/* Return the chunk of NCCL's walk over an operation of `bytes` bytes with these buffers at this round trip. */
+double nb_reckon_walk_chunk(const struct nb_reckon_nodes *group, double bytes);
 
 /* Return the figures of links and codecs of known facts. `value`: bytes of one value. */
 struct nb_cost_machine nb_reckon_machine(const struct nb_reckon_facts *facts, double value);
