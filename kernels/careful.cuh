@@ -126,6 +126,24 @@ NB_DEV uint32_t nb_row_outliers(const float *rows, uint32_t members)
     return found;
 }
 
+/* Return the bits of nb_plain_max where the group is thin or flat, else `max`. */
+NB_DEV uint32_t nb_row_plain_max(const float *rows, uint32_t max, int thin)
+{
+    const float least = nb_real(max) * NB_FLAT;
+    float positive = 0, negative = 0;
+    int flat = 1;
+    NB_ROLL
+    for (unsigned i = 0; i < 32; i++) {
+        const float x = NB_ROW(rows, i), other = NB_ROW(rows, i ^ (i / 4 % 2 ? 2u : 1u));
+        flat &= nb_fmax(nb_abs(x), nb_abs(other)) > least;
+        positive = nb_fmax(positive, x);
+        negative = nb_fmin(negative, x);
+    }
+    if (!thin && !flat)
+        return max;
+    return nb_bits(nb_fmax(nb_real(max), nb_fmin(positive, -negative) * NB_ROOM));
+}
+
 /* Fill the row with the group's values, without the values of `escaped`. */
 NB_DEV void nb_row_load(int type, const struct nb_job *job, float *rows, uint32_t escaped, float unit)
 {
@@ -160,14 +178,17 @@ NB_DEV void nb_careful_survey(int type, const struct nb_job *job, int int4, uint
     }
     s->transform = 0;
     s->max = nb_row_max(rows, &s->positive);
-    if (!int4 || s->escaped)
+    if (!int4)
+        return;
+    const uint32_t below = nb_row_below(rows, nb_real(s->max) * NB_SMALL);
+    s->max = nb_row_plain_max(rows, s->max, nb_thin(below));
+    if (s->escaped)
         return;
     NB_ROLL
     for (unsigned i = 0; i < 32; i++)
         zeros += nb_careful_value(type, job, i) == 0;
     if (zeros)
         return;
-    const uint32_t below = nb_row_below(rows, nb_real(s->max) * NB_SMALL);
     if (nb_thin(below))
         large = NB_GROUP - nb_popc(below);
     nb_row_transform(rows);

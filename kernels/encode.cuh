@@ -72,6 +72,18 @@ NB_DEV uint32_t nb_count_large(const float *h, float max, float threshold, uint3
     return large;
 }
 
+/* nb_plain_max of codec/format.h, of a thin or flat group. */
+NB_DEV float nb_plain_max_of(const float *h, float max)
+{
+    float positive = 0, negative = 0;
+    NB_UNROLL
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        positive = nb_fmax(positive, h[i]);
+        negative = nb_fmin(negative, h[i]);
+    }
+    return nb_fmax(max, nb_fmin(positive, -negative) * NB_ROOM);
+}
+
 /* Clear the residuals of group g's zeros, in shared memory. */
 NB_DEV void nb_clear_errors(int type, nb_quad *stage, uint32_t g)
 {
@@ -160,14 +172,17 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
     const float max_y = nb_real(most);
     /* Maxima ignore single NaN, but the transform spreads one over all values. */
     s->careful = nb_bits(max) >= NB_ESCAPE_BITS || nb_bits(max_y) > NB_F32_INF;
-    float ratio = NB_RATIO_OF_ALL;
+    float ratio = NB_RATIO_OF_ALL, plain = max;
     const float threshold = max * NB_SMALL;
-    if (nb_real(fewest) < threshold) {
+    const int thin = nb_real(fewest) < threshold;
+    if (thin || nb_real(fewest) > max * NB_FLAT) {
         NB_RARE;
-        ratio = nb_ratio_of(nb_count_large(h, max, threshold, &s->careful));
+        if (thin)
+            ratio = nb_ratio_of(nb_count_large(h, max, threshold, &s->careful));
+        plain = nb_plain_max_of(h, max);
     }
     const float scaled = max_y * 0.125f;
-    const int better = !zero && scaled * ratio < max; /* zeros must arrive as zeros */
+    const int better = !zero && scaled * ratio < plain; /* zeros must arrive as zeros */
     s->transform = better && nb_bits(scaled) >= NB_FLUSH_BITS;
     const float chosen = s->transform ? max_y : max;
     if (s->transform) {
@@ -189,7 +204,7 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
         top = nb_signed_max3(top, (int32_t)nb_bits(x[i]), (int32_t)nb_bits(x[i + 1]));
     top = nb_signed_max3(top, top, (int32_t)nb_bits(x[NB_GROUP - 1]));
     s->positive = (uint32_t)top == nb_bits(chosen);
-    s->max = better ? scaled : max;
+    s->max = better ? scaled : plain;
 }
 
 /* Store the new residual of a group and return its scale. r is the quantization error times 1/back, in the

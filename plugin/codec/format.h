@@ -47,6 +47,9 @@ enum nb_tile_kind {
 #define NB_SMALL 0x1p-8f      /* a small value is below this fraction of its group's maximum */
 #define NB_OUTLIER 0x1p10f    /* an outlier is more than this many times the mean of the small values */
 
+#define NB_FLAT 0.875f /* in a flat group the larger of each pair is above this fraction of its maximum */
+#define NB_ROOM 0x1.24924ap0f /* 8/7: codes reach -8, but only +7 */
+
 #define NB_INT8_STEP (129.0f / 16384.0f)
 
 /* Residual energies of a tile below this count as 0: they consist of denormal floats. */
@@ -146,6 +149,16 @@ NB_INLINE bool nb_transform_better(float max, float transformed, unsigned large)
 NB_INLINE bool nb_is_thin(uint32_t small)
 {
     return ((small & small >> 1 & 0x05050505u) | (small & small >> 2 & 0x30303030u)) != 0;
+}
+
+/* Return the maximum that gives a plain group of int4 its step. `positive` and `negative` are the largest
+ * magnitudes of each sign. Codes reach -8 on the side of the larger one and 7 on the other. In groups that are
+ * thin or flat many values may lie at the end of that other side, and a larger step fits both ends. In all
+ * other groups it would cost the small values more than it saves. */
+NB_INLINE float nb_plain_max(float max, float positive, float negative)
+{
+    const float other = (positive < negative ? positive : negative) * NB_ROOM;
+    return other > max ? other : max;
 }
 
 /* Return the factor that limits the norm of residuals to `bound` times the norm of a tile's values. Arguments

@@ -225,6 +225,9 @@ NB_FN enum nb_survey nb_k_survey(enum nb_dtype type, bool int4, bool feedback, c
             continue;
         }
         work->transform[j] = 0;
+        const uint32_t top = max;
+        if (int4)
+            max = nb_f32_bits(nb_group_plain_max(h, false, large < NB_GROUP, nb_bits_f32(max)));
         if (int4 && !zero) {
             memcpy(y, h, sizeof work->y[j][0]);
             nb_k_hadamard(y);
@@ -237,7 +240,7 @@ NB_FN enum nb_survey nb_k_survey(enum nb_dtype type, bool int4, bool feedback, c
             }
         }
         if (!work->transform[j])
-            work->positive[j] = nb_k_positive(h, max);
+            work->positive[j] = nb_k_positive(h, top);
         work->max[j] = max;
         tile_max = max > tile_max ? max : tile_max;
         if (max >= NB_FLUSH_BITS)

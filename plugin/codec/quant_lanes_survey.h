@@ -130,6 +130,22 @@ static NB_TARGET __attribute__((noinline)) unsigned nb_t_thin(nb_row *h, vm thin
     return lanes_bits(vm_and(members, vf_lt(limit, size))); /* the largest value is an outlier if any is */
 }
 
+/* Return the maxima that give plain groups their steps (nb_plain_max), for a batch with groups that are thin or
+ * flat, those of the mask. */
+static NB_TARGET __attribute__((noinline)) vf nb_t_plain_max(nb_row *h, vm special, vf max)
+{
+    const vf zero = vf_set1(0);
+    vf positive = zero, negative = zero; /* times -1 */
+    NB_UNROLL16
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        const vf x = vf_load(h[i]);
+        positive = vf_min(positive, vf_sub(zero, x));
+        negative = vf_min(negative, x);
+    }
+    const vf other = vf_mul(vf_min(vf_sub(zero, positive), vf_sub(zero, negative)), vf_set1(NB_ROOM));
+    return vf_cast(vi_blend(special, vi_cast(max), vi_max_s(vi_cast(max), vi_cast(other))));
+}
+
 /* The data of a batch, and the results of its survey. */
 struct nb_batch {
     vi row[32], code[8]; /* dwords of values, of residual codes */
@@ -282,7 +298,8 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool int4, bool feedback, enum nb_nor
     /* Maxima of int4 ignore NaN, but the transform spreads one over all values. */
     if (vm_bits(vi_gt(bits, vi_set1((int)NB_ESCAPE_BITS - 1))) | vm_bits(nan))
         return false;
-    const vf max = vf_cast(bits), threshold = vf_mul(max, vf_set1(NB_SMALL));
+    vf max = vf_cast(bits);
+    const vf threshold = vf_mul(max, vf_set1(NB_SMALL));
     vf ratio = vf_set1(0x1.6a09e6p0f); /* sqrt(64 / 32) */
     const vm thin = vf_lt(int4 ? lanes_least(&batch.max) : vf_cast(batch.least), threshold);
     if (__builtin_expect(vm_bits(thin), 0)) {
@@ -294,6 +311,11 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool int4, bool feedback, enum nb_nor
     }
     vm better = vm_from_bits(0), coded;
     if (int4) {
+        const vm flat = vf_lt(vf_mul(max, vf_set1(NB_FLAT)), lanes_least(&batch.max));
+        if (__builtin_expect(vm_bits(thin) | vm_bits(flat), 0)) {
+            max = nb_t_plain_max(h, vm_blend(thin, flat, vm_from_bits(~0u)), max);
+            bits = vi_cast(max);
+        }
         const vf scaled = vf_mul(vf_cast(lanes_most(&batch.max_y)), vf_set1(0.125f));
         better = vf_lt(vf_mul(scaled, ratio), max);
         if (__builtin_expect(zeros, 0))

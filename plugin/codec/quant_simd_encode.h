@@ -130,6 +130,26 @@ NB_FN vi nb_s_magnitude(vi s, vi u, vm *negative)
     return vi_max_s(p, n);
 }
 
+/* Return the maxima that give plain groups of a batch their steps (nb_plain_max). `count` is below NB_GROUP
+ * for thin groups. Two pairs rule out that most other groups are flat. */
+NB_FN vi nb_s_plain_max(const struct nb_tile_work *work, unsigned j0, vi max, vi count)
+{
+    float most[NB_W] __attribute__((aligned(64)));
+    const unsigned thin = vm_bits(vi_gt(vi_set1(NB_GROUP), count));
+    bool changed = false;
+
+    vf_store(most, vf_cast(max));
+    for (unsigned g = 0; g < NB_W; g++) {
+        const float *y = work->y[j0 + g][0], least = most[g] * NB_FLAT;
+        const bool maybe = __builtin_fabsf(y[0]) > least || __builtin_fabsf(y[16]) > least;
+        if ((thin >> g & 1) || (maybe && (__builtin_fabsf(y[1]) > least || __builtin_fabsf(y[17]) > least))) {
+            most[g] = nb_group_plain_max(y, true, thin >> g & 1, most[g]);
+            changed = true;
+        }
+    }
+    return changed ? vi_cast(vf_load(most)) : max;
+}
+
 /* Survey groups j0 ... j0 + NB_W - 1. `norms`: also find idle groups. Return false when a value is so large
  * that it needs an escape. */
 NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, enum nb_norms norms, const uint8_t *src,
@@ -207,6 +227,7 @@ NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, enum nb_nor
     }
     if (int4) {
         vm negative_t;
+        max = nb_s_plain_max(work, j0, max, count);
         vi max_t = nb_s_magnitude(across_max_s(st), across_max_u(ut), &negative_t);
         vf scaled = vf_mul(vf_cast(max_t), vf_set1(0.125f));
         vf ratio = vf_sqrt(vf_div(vf_set1(64.0f), vf_from_int(count)));

@@ -153,6 +153,29 @@ NB_INLINE enum nb_survey nb_work_range(struct nb_tile_work *work, uint32_t max, 
     return nb_scale_code(min, work->exponent, !int4) ? NB_SURVEY_DONE : NB_SURVEY_CAREFUL;
 }
 
+/* Return nb_plain_max of the values h[32], in the order of nb_place, where the group is thin or flat, else `max`,
+ * their largest magnitude. */
+NB_INLINE float nb_group_plain_max(const float *h, bool split, bool thin, float max)
+{
+    const float least = max * NB_FLAT;
+    float positive = 0, negative = 0;
+    bool flat = true;
+
+    for (unsigned i = 0; i < NB_GROUP && !thin && flat; i++) {
+        const unsigned other = i ^ (i / 4 % 2 ? 2u : 1u);
+        const float a = nb_bits_f32(nb_f32_bits(h[nb_place(split, i)]) & NB_F32_ABS);
+        const float b = nb_bits_f32(nb_f32_bits(h[nb_place(split, other)]) & NB_F32_ABS);
+        flat = (a > b ? a : b) > least;
+    }
+    if (!thin && !flat)
+        return max;
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        positive = h[i] > positive ? h[i] : positive;
+        negative = -h[i] > negative ? -h[i] : negative;
+    }
+    return nb_plain_max(max, positive, negative);
+}
+
 /* Return whether group j holds an exact zero of its own, of either sign. Clear the residuals of these zeros,
  * unless the group is idle. */
 NB_INLINE bool nb_group_zeros(enum nb_dtype type, const struct nb_tile_job *job, unsigned j)

@@ -177,15 +177,19 @@ static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work 
     }
     work->transform[at] = 0;
     work->max[at] = largest(y, &work->positive[at]);
+    const float threshold = nb_bits_f32(work->max[at]) * NB_SMALL;
+    uint32_t small = 0;
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        small |= (uint32_t)(magnitude(y[i]) < threshold) << i;
+    if (job->int4)
+        work->max[at] =
+            nb_f32_bits(nb_group_plain_max(y, false, nb_is_thin(small), nb_bits_f32(work->max[at])));
     if (job->int4 && !escaped && !zero) { /* false in lanes, whose groups here have outliers */
         float v[NB_GROUP];
         uint32_t positive;
         memcpy(v, y, sizeof v);
         transform(v);
         float max = nb_bits_f32(largest(v, &positive)) * 0.125f;
-        uint32_t small = 0;
-        for (unsigned i = 0; i < NB_GROUP; i++)
-            small |= (uint32_t)(magnitude(y[i]) < nb_bits_f32(work->max[j]) * NB_SMALL) << i;
         unsigned large = nb_is_thin(small) ? NB_GROUP - (unsigned)__builtin_popcount(small) : NB_GROUP;
         if (nb_transform_better(nb_bits_f32(work->max[j]), max, large)) {
             work->transform[j] = 1;

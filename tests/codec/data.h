@@ -84,6 +84,7 @@ enum data_kind {
     DATA_HALF_ZERO,
     DATA_INT64, /* bytes of 64-bit counters */
     DATA_NEGATIVE_ZERO,
+    DATA_FLAT,    /* magnitudes of 0.8 to 1: in about half the groups the larger of each pair is above 7/8 */
     DATA_MASKED,  /* one value in 60 is an exact zero, of either sign */
     DATA_STEPPED, /* scales that fall from group to group by powers of two */
     DATA_KINDS
@@ -116,6 +117,7 @@ static NB_UNUSED float data_value(struct rng *r, enum data_kind kind, uint64_t i
         return i % 64 < 16 ? nb_bits_f32((uint32_t)v << (i % 2 ? 0 : 16)) : (float)rng_gauss(r);
     }
     case DATA_NEGATIVE_ZERO: return rng_below(r, 8) ? -0.0f : (float)rng_gauss(r);
+    case DATA_FLAT: return (float)((rng_below(r, 2) ? 1 : -1) * (1 - 0.2 * pow(rng_uniform(r), 3)));
     case DATA_MASKED: return rng_below(r, 60) ? (float)rng_gauss(r) : rng_below(r, 2) ? 0.0f : -0.0f;
     default: return (float)(rng_gauss(r) * pow(2, -(double)(i / 32 % 128)));
     }

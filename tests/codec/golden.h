@@ -35,7 +35,7 @@ static const struct golden_case golden_cases[] = {
     {NB_CODEC_INT8, NB_F32, 300, 5, NB_EF_FULL, 2},      {NB_CODEC_INT8, NB_F16, 128, 0, NB_EF_OFF, 5},
     {NB_CODEC_INT8, NB_F32, 640, 0, NB_EF_OFF, 4},       {NB_CODEC_INT4, NB_F32, 20, 40, NB_EF_FULL, 0},
     {NB_CODEC_INT4, NB_BF16, 1500, 40, NB_EF_FULL, 7},   {NB_CODEC_INT4, NB_F32, 700, 0, NB_EF_EMA, 7},
-    {NB_CODEC_INT8, NB_F16, 700, 5, NB_EF_FULL, 7},
+    {NB_CODEC_INT8, NB_F16, 700, 5, NB_EF_FULL, 7},      {NB_CODEC_INT4, NB_F32, 700, 5, NB_EF_FULL, 8},
 };
 
 enum { GOLDEN_CASES = sizeof golden_cases / sizeof *golden_cases, GOLDEN_MOST = 4096 + 64 };
@@ -68,6 +68,8 @@ static inline float golden_value(struct rng *r, unsigned shape, unsigned i)
     case 5: /* ties and small integers */ return (float)((int)rng_below(r, 5) - 2);
     case 7: /* gradients with some zeros of either sign, other ones each time */
         return rng_below(r, 40) ? x : rng_below(r, 2) ? 0.0f : -0.0f;
+    case 8: /* flat groups: two values and some noise */
+        return (rng_below(r, 2) ? 1.0f : -1.0f) + x * golden_power(2 + i / 96);
     default: /* zeros, then one value */ return i == 4001 ? 0.375f : 0;
     }
 }

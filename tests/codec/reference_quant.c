@@ -204,6 +204,27 @@ static void find_max(const float *y, float *max, bool *negative)
         }
 }
 
+/* Return whether a group is flat: the larger value of each pair is above 7/8 of its maximum. */
+static bool is_flat(const float *y, float max)
+{
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        unsigned partner = i ^ (i / 4 % 2 ? 2 : 1);
+        if (!(magnitude(y[i]) > max * 0.875f) && !(magnitude(y[partner]) > max * 0.875f))
+            return false;
+    }
+    return true;
+}
+
+/* Return 8/7 of the largest magnitude of the sign that has the smaller one. */
+static float other_side(const float *y)
+{
+    float largest[2] = {0, 0};
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        if (magnitude(y[i]) > largest[y[i] < 0])
+            largest[y[i] < 0] = magnitude(y[i]);
+    return (largest[0] < largest[1] ? largest[0] : largest[1]) * 0x1.24924ap0f;
+}
+
 static void choose_domains(struct ref_tile *t, bool int4)
 {
     for (unsigned j = 0; j < t->groups; j++) {
@@ -214,6 +235,13 @@ static void choose_domains(struct ref_tile *t, bool int4)
         t->transform[j] = false;
         for (unsigned i = 0; i < NB_GROUP; i++)
             has_escape = has_escape || t->escaped[32 * j + i];
+        const bool thin = is_thin(t, j, t->max[j]);
+        unsigned large = 32;
+        if (thin)
+            for (unsigned i = 0; i < NB_GROUP; i++)
+                large -= is_small(t, j, i, t->max[j]);
+        if (int4 && (thin || is_flat(y, t->max[j])) && other_side(y) > t->max[j])
+            t->max[j] = other_side(y);
         if (!int4 || has_escape || t->zero[j])
             continue;
         float v[NB_GROUP], max;
@@ -222,10 +250,6 @@ static void choose_domains(struct ref_tile *t, bool int4)
         reference_hadamard(v);
         find_max(v, &max, &negative);
         max = max * 0.125f;
-        unsigned large = 32;
-        if (is_thin(t, j, t->max[j]))
-            for (unsigned i = 0; i < NB_GROUP; i++)
-                large -= is_small(t, j, i, t->max[j]);
         float factor = 64.0f / (float)large;
         factor = nb_sqrtf(factor);
         if (max * factor < t->max[j]) {

@@ -226,6 +226,31 @@ START_TEST(zeros_stay_zeros)
 }
 END_TEST
 
+/* Values of two sizes: both ends of the range are within reach of the codes, so their mean stays right. */
+START_TEST(two_valued_groups)
+{
+    static float x[8 * NB_TILE], y[8 * NB_TILE];
+    struct rng r = {25};
+
+    for (int kind = 0; kind < 3; kind++) {
+        double signal = 0, noise = 0, mean = 0;
+        for (size_t i = 0; i < 8 * NB_TILE; i++) {
+            const float one = rng_below(&r, 2) ? 1.0f : -1.0f;
+            /* signs; with zeros; with a small rest */
+            x[i] = kind == 0 ? one : rng_below(&r, 2) ? one : kind == 1 ? 0 : 1e-4f * (float)rng_gauss(&r);
+        }
+        code(NB_CODEC_INT4, x, 8 * NB_TILE, NULL, y, NULL);
+        for (size_t i = 0; i < 8 * NB_TILE; i++) {
+            signal += (double)x[i] * (double)x[i];
+            noise += pow((double)y[i] - (double)x[i], 2);
+            mean += fabs((double)x[i]) > 0.5 ? (double)y[i] - (double)x[i] : 0;
+        }
+        ck_assert_double_le(noise / signal, 0.0005);
+        ck_assert_double_le(fabs(mean) / (8 * NB_TILE), 0.001);
+    }
+}
+END_TEST
+
 START_TEST(zero_tiles_are_headers)
 {
     static float x[2 * NB_TILE], y[2 * NB_TILE];
@@ -520,7 +545,8 @@ START_TEST(state_is_kept_or_cleared)
 END_TEST
 
 SUITE_MAIN("quality of the quantizing codecs", LOOP(noise_and_size, 0, 4), TEST(scales_side_by_side),
-           TEST(sparse_groups), LOOP(zeros_stay_zeros, 0, MASKED_KINDS), TEST(zero_tiles_are_headers),
-           LOOP(few_foreign_values, 0, POISONS), LOOP(many_foreign_values, 0, POISONS),
-           TEST(escapes_stay_int4), LOOP(feedback_makes_means_right, 0, 4), TEST(modes),
-           TEST(bound_limits_damage), TEST(state_is_kept_or_cleared))
+           TEST(sparse_groups), LOOP(zeros_stay_zeros, 0, MASKED_KINDS), TEST(two_valued_groups),
+           TEST(zero_tiles_are_headers), LOOP(few_foreign_values, 0, POISONS),
+           LOOP(many_foreign_values, 0, POISONS), TEST(escapes_stay_int4),
+           LOOP(feedback_makes_means_right, 0, 4), TEST(modes), TEST(bound_limits_damage),
+           TEST(state_is_kept_or_cleared))
