@@ -192,6 +192,7 @@ struct nb_device_wish {
     int gpu;          /* CUDA ordinal of the calling thread's GPU, or -1 */
     int nnodes;       /* number of nodes: the maximum number of sources of a sum */
     uint64_t comm_id; /* 0: unknown */
+    uint32_t mbps;    /* of the node's link, 0: unknown */
 };
 
 /* Open and close the context's member `gpus`: before the first and after the last use of any function of this

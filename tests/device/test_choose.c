@@ -62,6 +62,16 @@ static void test_choices(void)
     settings("NIBBLE_GPU_LAUNCH", "together");
     refused("NIBBLE_GPU_LAUNCH=together");
     settings("NIBBLE_GPU_LAUNCH", NULL);
+    /* A slow link takes fewer multiprocessors from the job. */
+    static const unsigned blocks[][2] = {{0, 33}, {1000, 2}, {25000, 13}, {100000, 33}, {400000, 33}};
+    fake.multiprocessors = 132;
+    for (unsigned i = 0; i < 5; i++) {
+        wish.mbps = blocks[i][0];
+        CHECK(nb_cuda_device_open(&ctx, &wish, &dev, why, sizeof(why)) == 0);
+        CHECK(gpu_of(dev)->launches.blocks == blocks[i][1]);
+        close_device(dev);
+    }
+    fake = (struct fake_settings){0};
     wish.gpu = -1;
     CHECK(nb_cuda_device_open(&ctx, &wish, &dev, why, sizeof(why)) == -ENODEV);
     /* Check the choice as a communicator sees it. */

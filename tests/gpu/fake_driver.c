@@ -150,7 +150,7 @@ static nb_cu_result fDeviceGetAttribute(int *value, int attribute, nb_cu_device 
     (void)d;
     CALL("cuDeviceGetAttribute");
     switch (attribute) {
-    case NB_CU_ATTR_MULTIPROCESSORS: *value = 8; break;
+    case NB_CU_ATTR_MULTIPROCESSORS: *value = fake.multiprocessors ? fake.multiprocessors : 8; break;
     case NB_CU_ATTR_CAPABILITY_MAJOR: *value = fake.major ? fake.major : 9; break;
     case NB_CU_ATTR_BLOCK_SHARED: *value = 232448; break;
     case NB_CU_ATTR_VIRTUAL_MEMORY: *value = !fake.no_virtual_memory; break;
@@ -523,5 +523,5 @@ const struct nb_cuda fake_driver = {
     NB_CU_FUNCTIONS(FAKE)
 #undef FAKE
         .image = "fake",
-        .image_cuda = 13000,
+    .image_cuda = 13000,
 };

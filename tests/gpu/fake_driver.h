@@ -22,6 +22,7 @@ struct fake_settings {
     enum fake_memory other; /* the kind of memory that the driver did not allocate */
     size_t memory;          /* bytes of GPU memory, 0: 256 MiB */
     int version;            /* of the driver's CUDA, 0: 13000 */
+    int multiprocessors;    /* 0: 8 */
     int major;              /* major number of the compute capability, 0: 9 */
     int emulate;            /* 1: the kernel's own source on emulated threads, 0: a C rendering of
                                kernels.h */

@@ -85,7 +85,8 @@ struct nb_coll_comm *nb_setup_comm(struct nb_context *ctx, int dev, uint64_t com
     comm->grid = nb_grid_choose(nnodes, ctx->params->schedule, ctx->params->group);
     comm->arrivals.fd = -1;
     comm->gpu = nb_current_gpu(ctx);
-    wish = (struct nb_device_wish){.gpu = comm->gpu, .nnodes = nnodes, .comm_id = comm_id};
+    wish = (struct nb_device_wish){
+        .gpu = comm->gpu, .nnodes = nnodes, .comm_id = comm_id, .mbps = nb_facts_rate(comm)};
     comm->device_error = nb_device_choose(ctx, &wish, &comm->device);
     if (comm->device_error) /* this node will decline because of it. Until then it needs a device */
         comm->device = nb_host_device();

@@ -37,6 +37,9 @@ struct nb_work;
  * from which coding pays with the slowest of them (policy/reckon/reckon.c). For the thread that connects.
  */
 
+/* Return the rate of this node's link in Mbit/s: NIBBLE_LINK_MBPS or the transport's. 0: unknown. */
+uint32_t nb_facts_rate(const struct nb_coll_comm *comm);
+
 /* Return the facts of this node: its codec, and the nominal rate of the communicator's network device or
  * NIBBLE_LINK_MBPS. */
 struct nb_reckon_facts nb_facts_of_node(const struct nb_coll_comm *comm);

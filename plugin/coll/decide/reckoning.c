@@ -10,21 +10,28 @@
 
 #define DEFAULT_BUFFER_MIB 4u /* of NCCL */
 
+uint32_t nb_facts_rate(const struct nb_coll_comm *comm)
+{
+    const int64_t told = comm->ctx->params->link_mbps;
+    struct nb_net_props props;
+
+    if (told > 0)
+        return (uint32_t)told;
+    if (comm->net->properties(comm->ctx->net, comm->dev, &props) == 0 && props.rate_mbps > 0)
+        return (uint32_t)props.rate_mbps;
+    return 0;
+}
+
 struct nb_reckon_facts nb_facts_of_node(const struct nb_coll_comm *comm)
 {
-    const struct nb_params *p = comm->ctx->params;
     const struct nb_device_ops *device = comm->device->ops;
-    struct nb_reckon_facts facts = {.codec = NB_RECKON_GPU, .workers = NB_RECKON_NO_LIMIT};
-    struct nb_net_props props;
+    struct nb_reckon_facts facts = {
+        .codec = NB_RECKON_GPU, .workers = NB_RECKON_NO_LIMIT, .mbps = nb_facts_rate(comm)};
 
     if (device->host_memory) {
         facts.codec = nb_reckon_codec_of(nb_codec_selected());
         facts.workers = device->workers ? device->workers(comm->device) : 0;
     }
-    if (p->link_mbps > 0)
-        facts.mbps = (uint32_t)p->link_mbps;
-    else if (comm->net->properties(comm->ctx->net, comm->dev, &props) == 0 && props.rate_mbps > 0)
-        facts.mbps = (uint32_t)props.rate_mbps;
     facts.buffer = nb_facts_buffer();
     return facts;
 }

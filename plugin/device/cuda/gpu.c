@@ -263,6 +263,7 @@ int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct
     g->launches.how = how;
     g->launches.together = ctx->params->gpu_launch != NB_GPU_LAUNCH_BEHIND;
     g->launches.queues = nb_launch_queues();
+    g->launches.mbps = wish->mbps;
     pthread_mutex_init(&g->lock, NULL);
     pthread_mutex_init(&g->launches.lock, NULL);
     g->launches.thread = &g->thread;

@@ -221,6 +221,7 @@ struct nb_launches {
     enum nb_launching how;
     bool together;       /* launch both kernels by one call, where NCCL's stream can be captured */
     int queues;          /* hardware queues of the job */
+    uint32_t mbps;       /* of the node's link, 0: unknown */
     unsigned blocks;     /* budget of the GPU: maximum of a launch (gpus.c) */
     unsigned teams;      /* of a block */
     nb_cu_stream stream; /* ours */
@@ -262,7 +263,7 @@ struct nb_launches {
     int said;                      /* the launch of a kernel of its own was logged */
 };
 
-/* Make streams, events and places for a GPU of `multiprocessors`. `how`, `thread` and `lock` are set before.
+/* Make streams, events and places for a GPU of `multiprocessors`. `how`, `thread`, `mbps` and `lock` are set before.
  * The ring need not be open yet. All arguments outlive it. Return 0, or a negative errno (after a WARN,
  * unless the host is out of memory). Call nb_launches_close in either case. Entered. */
 int nb_launches_open(struct nb_launches *l, const struct nb_context *ctx, const struct nb_cuda_context *cuda,

@@ -113,6 +113,21 @@ static nb_cu_event make_event(struct nb_launches *l, int *ret)
     return *ret ? NULL : e;
 }
 
+/* Return the budget of blocks, one a multiprocessor, of all communicators of a GPU whose link has this rate (0:
+ * unknown). At most a quarter leaves room for three of NCCL's kernels with 32 channels, or four with 24. A slow
+ * link needs less, and each block takes a multiprocessor from the job. On an H100 a block encodes 3.6 GB/s of
+ * BF16 gradients with feedback and sums 3.0 of them in pieces of 1 MiB (docs/gpu.md). At 4.3 bits a value a
+ * gigabit is 0.47 GB/s of values, encoded and summed: 0.29 blocks. Half as many again absorb smaller pieces. The
+ * first team of the first block only carries. */
+static unsigned blocks_for(int multiprocessors, uint32_t mbps)
+{
+    const unsigned quarter = (unsigned)multiprocessors / 4,
+                   wanted = 1 + (unsigned)((mbps * UINT64_C(45) + 99999) / 100000);
+    const unsigned blocks = mbps && wanted < quarter ? wanted : quarter;
+
+    return blocks < NB_GPUS_LEAST ? NB_GPUS_LEAST : blocks;
+}
+
 int nb_launches_open(struct nb_launches *l, const struct nb_context *ctx, const struct nb_cuda_context *cuda,
                      struct nb_ring *ring, nb_cu_function kernel, int multiprocessors, unsigned teams)
 {
@@ -123,12 +138,7 @@ int nb_launches_open(struct nb_launches *l, const struct nb_context *ctx, const 
     l->ring = ring;
     l->kernel = kernel;
     l->teams = teams;
-    /* All communicators of the GPU together have a quarter of its multiprocessors, one block each. That leaves
-     * room for three of NCCL's kernels with 32 channels, or four with 24. The first team of the first block only
-     * carries. */
-    l->blocks = (unsigned)multiprocessors / 4;
-    if (l->blocks < NB_GPUS_LEAST)
-        l->blocks = NB_GPUS_LEAST;
+    l->blocks = blocks_for(multiprocessors, l->mbps);
     l->stream = make_stream(l, &ret);
     if (l->how == NB_LAUNCH_RESIDENT)
         l->marks = make_stream(l, &ret);
