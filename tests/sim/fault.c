@@ -160,7 +160,8 @@ static int64_t soon(const struct sim *s)
                                         k == SIM_POWER || k == SIM_SLOW))
             return 2 * peer_timeout(s) + SOON;
     }
-    return SOON;
+    /* A node doubts the end of a connection for a fourth of the limit, a second at most. */
+    return peer_timeout(s) / 4 < SOON ? SOON : 2 * SOON;
 }
 
 static int rank_of(const struct sim_comm *c, int node)
