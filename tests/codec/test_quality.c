@@ -189,8 +189,8 @@ static void masked_encode(int kind, enum nb_codec codec, enum nb_dtype type, int
         }
 }
 
-/* Exact zeros arrive as +0 and keep no residual, whatever their group holds and whatever residual was there. So
- * do the zeros of a sum, which is coded again. */
+/* Exact zeros arrive as +0 and keep no residual, whatever their group holds and whatever residual was there.
+ * So do the zeros of a sum, which is coded again. */
 START_TEST(zeros_stay_zeros)
 {
     enum { NODES = 3 };

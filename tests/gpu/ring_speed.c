@@ -245,8 +245,8 @@ static void code(enum nb_gpu_op op, size_t piece, enum place place)
     driver_write(lists, sources, sizeof(sources));
 }
 
-/* Write values like gradients, and slightly different copies, from which differences are taken. Sums and decoders
- * overwrite the copies, so this comes again before differences. */
+/* Write values like gradients, and slightly different copies, from which differences are taken. Sums and
+ * decoders overwrite the copies, so this comes again before differences. */
 static void fill(void)
 {
     const size_t bytes = SLOTS * MOST_PIECE;

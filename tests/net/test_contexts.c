@@ -126,7 +126,8 @@ static void must_be_controlled_by(const struct pair *p, const char *name)
 }
 
 /* Collectives use one socket, or as many as NIBBLE_TCP_STREAMS states. The sockets of both ends have the
- * congestion control that NIBBLE_TCP_CONGESTION names. An unknown name leaves the system's, with a warning. */
+ * congestion control that NIBBLE_TCP_CONGESTION names. An unknown name leaves the system's, with a
+ * warning. */
 START_TEST(streams_of_collectives)
 {
     const struct nb_net_conn_cfg cfg = {.streams = 1, .settable = 1, .traffic_class = -1, .lazy = 1};

@@ -47,8 +47,8 @@ struct nb_reckon_facts nb_facts_of_node(const struct nb_coll_comm *comm);
 /* Return NCCL's buffer of a channel in MiB, from NCCL_BUFFSIZE. It is at least 1. */
 uint32_t nb_facts_buffer(void);
 
-/* Call when all nodes have voted. Reckon for a communicator of `nodes` nodes with these settings and the facts of the
- * slowest node. Any thread. */
+/* Call when all nodes have voted. Reckon for a communicator of `nodes` nodes with these settings and the
+ * facts of the slowest node. Any thread. */
 void nb_facts_reckon(const struct nb_params *params, int nodes, const struct nb_reckon_facts *slowest,
                      struct nb_reckoning *out);
 

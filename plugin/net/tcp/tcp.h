@@ -219,7 +219,8 @@ struct nb_tcp_conf {
 int nb_tcp_socket(int family);
 /* Return 0 where the kernel takes this control of congestion ("": its own choice), or a negative errno. */
 int nb_tcp_congestion_check(const char *name);
-/* Set the options of a data socket or listener, buffer sizes and control of congestion only before the connection is made. */
+/* Set the options of a data socket or listener, buffer sizes and control of congestion only before the
+ * connection is made. */
 void nb_tcp_tune(const struct nb_tcp_conf *conf, int fd, bool before_connect);
 /* Write "address<port>" of both ends of a connected socket, each into at least 64 bytes. NULL skips an
  * end. */

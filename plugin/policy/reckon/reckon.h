@@ -287,13 +287,14 @@ void nb_reckon_window_text(const struct nb_reckoning *r, char *out, size_t cap);
 
 /* The parts of the reckoning, for nibble-model and tests. */
 
-/* Return NCCL's buffer of a channel (NCCL_BUFFSIZE) in bytes that keeps links of this rate and round trip busy
- * with coded BF16. The most that is recommended is 64 MiB. 0: NCCL's default suffices. */
+/* Return NCCL's buffer of a channel (NCCL_BUFFSIZE) in bytes that keeps links of this rate and round trip
+ * busy with coded BF16. The most that is recommended is 64 MiB. 0: NCCL's default suffices. */
 double nb_reckon_buffer(double mbps, double rtt);
 /* Return the chunk of an operation of `bytes` bytes in all, on `channels` channels: between distant nodes a
  * channel's eight slots hold the whole operation, if they are large enough. */
 double nb_reckon_chunk(double bytes, double channels);
-/* Return the chunk of NCCL's walk over an operation of `bytes` bytes with these buffers at this round trip. */
+/* Return the chunk of NCCL's walk over an operation of `bytes` bytes with these buffers at this round
+ * trip. */
 double nb_reckon_walk_chunk(const struct nb_reckon_nodes *group, double bytes);
 
 /* Return the figures of links and codecs of known facts. `value`: bytes of one value. */
