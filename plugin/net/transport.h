@@ -150,6 +150,8 @@ struct nb_net_ops {
     /* Return how many segments of this sending connection the system has retransmitted so far. Any thread,
      * until the connection is closed. NULL in the table: not known. */
     uint64_t (*resent)(void *send_comm);
+    /* Return the connection's round trip so far in microseconds. 0, or NULL in the table: not known. */
+    uint32_t (*round_trip_us)(void *send_comm);
 };
 
 /* Explain the error by which a connection ended: return text to put behind strerror(err), or "". The kernel

@@ -32,8 +32,12 @@ static int rate[MOST]; /* each node's link rate in Mbit/s, 0: unknown */
 static unsigned lines, declined, warnings;
 static char line[1024]; /* the last log line about the reckoning */
 
+static void (*hear_also)(ncclDebugLogLevel level, const char *text);
+
 static void hear(ncclDebugLogLevel level, const char *text)
 {
+    if (hear_also)
+        hear_also(level, text);
     warnings += level == NCCL_LOG_WARN;
     declined += strstr(text, ": not compressed, NCCL uses its own algorithms: ") &&
                 strstr(text, "no gain on links of 400 Gbit/s with codec ");
@@ -63,12 +67,22 @@ static int init(struct nb_context *ctx, struct nb_net **net)
     return ret;
 }
 
+static uint32_t us; /* round trip of the node that measures a long one, else 50. 0: unknown */
+static uint32_t round_trip_us(void *conn)
+{
+    static unsigned calls;
+
+    (void)conn;
+    return us && calls++ % 5 ? 50 : us;
+}
+
 /* Make n nodes with these settings of NIBBLE_RS and NIBBLE_AR. They connect whatever the gain. */
 static void make(int n, bool grid, enum nb_sum_word word, int64_t stated)
 {
     transport = loopback_ops;
     transport.properties = properties;
     transport.init = init;
+    transport.round_trip_us = round_trip_us;
     lines = declined = warnings = 0;
     line[0] = 0;
     nb_log_set(hear_log);
@@ -150,6 +164,45 @@ START_TEST(stated)
     ck_assert_ptr_nonnull(strstr(line, "on links of 0.5 Gbit/s"));
     ck_assert_ptr_nonnull(strstr(line, "times as fast as raw"));
     end();
+}
+END_TEST
+
+static char advice[512];
+
+static void hear_advice(ncclDebugLogLevel level, const char *text)
+{
+    (void)level;
+    if (strstr(text, "the longest round trip"))
+        snprintf(advice, sizeof(advice), "%.500s", text);
+}
+
+/* One node of a grid measures a long round trip, all know it, and their reckoning stays as it was. */
+START_TEST(measured_distance)
+{
+    static const uint32_t told[] = {1000, 70040};
+
+    for (int i = 0; i < MOST; i++)
+        rate[i] = 10000;
+    for (int far = 0; far < 2; far++) {
+        struct nb_reckoning r;
+
+        hear_also = hear_advice;
+        advice[0] = 0;
+        us = told[far];
+        begin(6, true, NB_SUM_AUTO, 0);
+        must_count_with(6, 10000);
+        ck_assert_uint_eq(node[0].comm->reckoning.facts.measured, far ? 700 : 10);
+        nb_facts_reckon(&node[0].params, 6, &node[0].comm->reckoning.facts, &r);
+        ck_assert(r.group.rtt == 0);
+        if (far)
+            ck_assert_msg(strstr(advice, "the longest round trip is 70 ms. Set NIBBLE_LINK_RTT_US=70000"),
+                          "%s", advice);
+        else
+            ck_assert_str_eq(advice, "");
+        hear_also = NULL;
+        us = 0;
+        end();
+    }
 }
 END_TEST
 
@@ -303,5 +356,5 @@ START_TEST(something_to_gain)
 }
 END_TEST
 
-SUITE_MAIN("facts", TEST(slowest_counts), TEST(stated), TEST(operations), TEST(nothing_to_gain),
-           TEST(something_to_gain))
+SUITE_MAIN("facts", TEST(slowest_counts), TEST(stated), TEST(measured_distance), TEST(operations),
+           TEST(nothing_to_gain), TEST(something_to_gain))

@@ -204,7 +204,8 @@ START_TEST(hello_and_vote)
                         .mbps = 25000,
                         .codec = 3,
                         .workers = 6,
-                        .buffer = 64},
+                        .buffer = 64,
+                        .measured = 701},
                    v2;
     const char *why = "";
 

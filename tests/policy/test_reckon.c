@@ -233,13 +233,15 @@ END_TEST
 /* The slowest node's facts count, in any order. A node without facts makes the result unknown for all. */
 START_TEST(slowest)
 {
-    const struct nb_reckon_facts one = {25000, NB_RECKON_AVX512, 2, 4}, two = {100000, NB_RECKON_AVX2, 4, 64},
-                                 gpu = {50000, NB_RECKON_GPU, NB_RECKON_NO_LIMIT, 8}, none = {0};
+    const struct nb_reckon_facts one = {25000, NB_RECKON_AVX512, 2, 4, 7},
+                                 two = {100000, NB_RECKON_AVX2, 4, 64, 3},
+                                 gpu = {50000, NB_RECKON_GPU, NB_RECKON_NO_LIMIT, 8, 0}, none = {0};
     struct nb_reckon_facts a = one, b = two;
 
     nb_reckon_slowest(&a, &two);
     nb_reckon_slowest(&b, &one);
-    ck_assert(a.mbps == 25000 && a.codec == NB_RECKON_AVX2 && a.workers == 2 && a.buffer == 4);
+    ck_assert(a.mbps == 25000 && a.codec == NB_RECKON_AVX2 && a.workers == 2 && a.buffer == 4 &&
+              a.measured == 7);
     ck_assert(memcmp(&a, &b, sizeof(a)) == 0);
     nb_reckon_slowest(&a, &gpu);
     ck_assert(memcmp(&a, &b, sizeof(a)) == 0);

@@ -326,6 +326,7 @@ void nb_vote_pack(const struct nb_vote *vote, void *out)
     put32(b, 208, vote->codec);
     put32(b, 212, vote->workers);
     nb_put16(b + 216, (uint16_t)vote->buffer);
+    nb_put16(b + 218, (uint16_t)vote->measured);
     seal(b, NB_VOTE_BYTES, KIND_VOTE);
 }
 
@@ -349,6 +350,7 @@ int nb_vote_parse(const void *in, size_t len, struct nb_vote *vote, const char *
     vote->codec = get32(b, 208);
     vote->workers = get32(b, 212);
     vote->buffer = nb_get16(b + 216);
+    vote->measured = nb_get16(b + 218);
     return 0;
 }
 

@@ -170,7 +170,7 @@ struct nb_vote {
     uint32_t token;           /* COLUMN: the row's share of the group token. Else 0 */
     char reason[NB_CTL_TEXT]; /* of a no. Names its author */
     /* ROW: the sender's link and codec (struct nb_reckon_facts). COLUMN: the slowest of the row. Else 0 */
-    uint32_t mbps, codec, workers, buffer;
+    uint32_t mbps, codec, workers, buffer, measured;
 };
 #define NB_VOTE_BYTES 224u
 void nb_vote_pack(const struct nb_vote *vote, void *out);

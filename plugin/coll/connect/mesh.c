@@ -496,7 +496,7 @@ int nb_mesh_init(struct nb_mesh *m, struct nb_coll_comm *comm, void *listener, v
         m->linked[comm->neighbors[i]->rank] = 1;
     m->facts = nb_facts_of_node(comm);
     m->row_facts = m->facts;
-    m->other_facts = (struct nb_reckon_facts){UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX};
+    m->other_facts = (struct nb_reckon_facts){UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, 0};
     m->begun = now(m);
     m->end = m->begun + limit;
     m->deadline = m->end - (limit / 8 < LAST_WORDS_NS ? limit / 8 : LAST_WORDS_NS);

@@ -255,6 +255,7 @@ static void pack_yes(struct nb_mesh *m, int rank, struct nb_handshake *out)
         v.codec = facts->codec;
         v.workers = facts->workers;
         v.buffer = (uint32_t)nb_min64(facts->buffer, UINT16_MAX);
+        v.measured = (uint32_t)nb_min64(facts->measured, UINT16_MAX);
     }
     nb_vote_pack(&v, out->buf);
 }
@@ -379,7 +380,7 @@ static void read_vote(struct nb_mesh *m, int r)
         b->over = true;
         nb_decline(m, "malformed vote from %s: it names node %u and round %u", name, v.rank, v.round);
     } else {
-        const struct nb_reckon_facts facts = {v.mbps, v.codec, v.workers, v.buffer};
+        const struct nb_reckon_facts facts = {v.mbps, v.codec, v.workers, v.buffer, v.measured};
 
         b->got++;
         if (v.round == NB_ROUND_COLUMN)
@@ -538,8 +539,26 @@ static void open_round(struct nb_mesh *m, enum nb_round round)
     ballots_open(m, round);
 }
 
+/* Return the longest round trip to a neighbor in units of 0.1 ms, 0: unknown. */
+static uint32_t round_trip(const struct nb_mesh *m)
+{
+    const struct nb_coll_comm *comm = m->comm;
+    uint64_t longest = 0;
+
+    for (int i = 0; comm->net->round_trip_us && i < comm->nneighbors; i++) {
+        void *conn = nb_mesh_out(m, comm->neighbors[i]->rank, NB_CLASS_CONTRIB)->conn;
+
+        if (conn)
+            longest = nb_max64(longest, comm->net->round_trip_us(conn));
+    }
+    return (uint32_t)((longest + 50) / 100);
+}
+
 void nb_vote_begin(struct nb_mesh *m)
 {
+    /* Votes of other nodes may be here already. */
+    m->facts.measured = round_trip(m);
+    nb_reckon_slowest(&m->row_facts, &m->facts);
     open_round(m, NB_ROUND_ROW);
 }
 

@@ -90,6 +90,9 @@ void nb_facts_log(const struct nb_coll_comm *comm)
     const char *what = what_is_reckoned(p);
     char text[2][400] = {"as NIBBLE_RS says", "as NIBBLE_AR says"}, facts[128], window[300];
 
+    nb_reckon_distance_text(r, window, sizeof(window));
+    if (*window)
+        NB_INFO(NCCL_INIT | NCCL_NET, "%s: %s", comm->label, window);
     nb_reckon_window_text(r, window, sizeof(window));
     if (*window) {
         NB_INFO(NCCL_INIT | NCCL_NET, "%s: %s", comm->label, window);

@@ -129,6 +129,7 @@ int nb_tcp_send_test(struct nb_tcp_sreq *req, int *done, size_t *sizes);
 int nb_tcp_send_poll(struct nb_tcp_send *s, struct pollfd *fds, int max);
 int nb_tcp_lost(void *send_comm);
 uint64_t nb_tcp_resent(void *send_comm);
+uint32_t nb_tcp_round_trip_us(void *send_comm);
 int nb_tcp_close_send(void *send_comm);
 
 /* ---- recv.c: receiving

@@ -475,6 +475,15 @@ uint64_t nb_tcp_resent(void *send_comm)
     return n;
 }
 
+uint32_t nb_tcp_round_trip_us(void *send_comm)
+{
+    const struct nb_tcp_send *s = send_comm;
+    struct tcp_info info;
+    socklen_t len = sizeof(info);
+
+    return getsockopt(s->stream[0].fd, IPPROTO_TCP, TCP_INFO, &info, &len) ? 0 : info.tcpi_rtt;
+}
+
 int nb_tcp_close_send(void *send_comm)
 {
     struct nb_tcp_send *s = send_comm;

@@ -164,6 +164,7 @@ const struct nb_net_ops nb_net_tcp = {
     .peer_name = tcp_peer_name,
     .wire_bytes = tcp_wire_bytes,
     .resent = nb_tcp_resent,
+    .round_trip_us = nb_tcp_round_trip_us,
 };
 
 void nb_tcp_comm_init(struct nb_tcp_comm *c, struct nb_tcp_dev *dev, bool is_send, int fd0, int n,

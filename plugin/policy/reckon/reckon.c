@@ -95,6 +95,7 @@ void nb_reckon_slowest(struct nb_reckon_facts *all, const struct nb_reckon_facts
     all->codec = all->codec < one->codec ? all->codec : one->codec;
     all->workers = all->workers < one->workers ? all->workers : one->workers;
     all->buffer = all->buffer < one->buffer ? all->buffer : one->buffer;
+    all->measured = all->measured > one->measured ? all->measured : one->measured;
 }
 
 /* ---- distance ------------------------------------------------------------------------------------------ */
@@ -469,6 +470,28 @@ void nb_reckon_facts_text(const struct nb_reckoning *r, char *out, size_t cap)
         snprintf(threads, sizeof(threads), ", %u codec threads", facts->workers);
     snprintf(out, cap, "links of %.4g Gbit/s%s with codec %s%s", facts->mbps / 1e3, away,
              nb_reckon_codec_name((enum nb_reckon_codec)facts->codec), threads);
+}
+
+/* Round trips from here on are worth a setting, in seconds. */
+#define DISTANT 2e-3
+
+void nb_reckon_distance_text(const struct nb_reckoning *r, char *out, size_t cap)
+{
+    const double rtt = 1e-4 * r->facts.measured, nominal = r->group.rtt;
+
+    *out = '\0';
+    if (rtt < DISTANT || (rtt < 2 * nominal && rtt > nominal / 2))
+        return;
+    if (nominal > 0)
+        snprintf(out, cap,
+                 "the longest round trip is %.4g ms, not %.4g ms as NIBBLE_LINK_RTT_US says. Remedy: "
+                 "NIBBLE_LINK_RTT_US=%.0f on all ranks",
+                 1e3 * rtt, 1e3 * nominal, 1e6 * rtt);
+    else
+        snprintf(out, cap,
+                 "the longest round trip is %.4g ms. Set NIBBLE_LINK_RTT_US=%.0f on all ranks: without it "
+                 "nibble takes the nodes for near ones",
+                 1e3 * rtt, 1e6 * rtt);
 }
 
 void nb_reckon_window_text(const struct nb_reckoning *r, char *out, size_t cap)

@@ -207,6 +207,9 @@ struct nb_reckon_facts {
     uint32_t codec;   /* enum nb_reckon_codec */
     uint32_t workers; /* codec threads. 0: the engine's thread does all the work */
     uint32_t buffer;  /* NCCL's buffer of a channel in MiB (NCCL_BUFFSIZE). 0: NCCL's default */
+    /* Measured round trip to the farthest neighbor, in units of 0.1 ms. 0: unknown. For advice, never for a
+     * decision. */
+    uint32_t measured;
 };
 #define NB_RECKON_NO_LIMIT UINT32_MAX /* workers of a node whose codecs run on a GPU */
 
@@ -214,7 +217,7 @@ struct nb_reckon_facts {
 enum nb_reckon_codec nb_reckon_codec_of(enum nb_variant variant);
 const char *nb_reckon_codec_name(enum nb_reckon_codec codec);
 
-/* Put the slower of each into *all. An unknown codec is the slowest: it keeps the group coded. */
+/* Put the slower of each, and the longer round trip, into *all. An unknown codec is the slowest: it keeps the group coded. */
 void nb_reckon_slowest(struct nb_reckon_facts *all, const struct nb_reckon_facts *one);
 
 /* Facts that all nodes of a group share by settings. */
@@ -282,6 +285,9 @@ unsigned nb_reckon_workers(const struct nb_reckoning *r, enum nb_func func);
 uint64_t nb_reckon_buffer_needed(const struct nb_reckoning *r, enum nb_func func);
 /* Write "links of 25 Gbit/s with codec avx2, 4 codec threads" to out. */
 void nb_reckon_facts_text(const struct nb_reckoning *r, char *out, size_t cap);
+/* Where the measured round trip is distant and another one than the nominal one, write the remedy to out,
+ * else "". */
+void nb_reckon_distance_text(const struct nb_reckoning *r, char *out, size_t cap);
 /* Where NCCL's buffers are too small for the nominal round trip, write the remedy to out, else "". */
 void nb_reckon_window_text(const struct nb_reckoning *r, char *out, size_t cap);
 
