@@ -169,6 +169,14 @@ static void socket_buffers(struct doctor *d, const char *name, double needed)
                least, usual, needed);
 }
 
+/* A job sends in bursts. After a pause the kernel would let each burst begin as slowly as a new connection. */
+static void pauses(struct doctor *d)
+{
+    if (system_number(0, "/proc/sys/net/ipv4/tcp_slow_start_after_idle") == 1)
+        say(&d->report, STATUS_WARNING, "distance", "sysctl -w net.ipv4.tcp_slow_start_after_idle=0",
+            "after each pause TCP starts slowly again, for several round trips");
+}
+
 void check_distance(struct doctor *d)
 {
     const double rtt = 1e-6 * (double)d->params->link_rtt_us, have = 0x1p20 * d->facts.buffer;
@@ -180,6 +188,7 @@ void check_distance(struct doctor *d)
     if (strcmp(d->transport, "tcp") == 0) {
         socket_buffers(d, "tcp_rmem", ceil(2 * 1e6 / 8 * d->facts.mbps * rtt / streams));
         socket_buffers(d, "tcp_wmem", ceil(2 * 1e6 / 8 * d->facts.mbps * rtt / streams));
+        pauses(d);
     }
     if (needed <= have) {
         say(&d->report, STATUS_OK, "distance", NULL, "NCCL_BUFFSIZE keeps enough bytes in flight");
