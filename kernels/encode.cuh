@@ -174,11 +174,13 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
     s->careful = nb_bits(max) >= NB_ESCAPE_BITS || nb_bits(max_y) > NB_F32_INF;
     float ratio = NB_RATIO_OF_ALL, plain = max;
     const float threshold = max * NB_SMALL;
-    const int thin = nb_real(fewest) < threshold;
-    if (thin || nb_real(fewest) > max * NB_FLAT) {
+    if (nb_real(fewest) < threshold) {
         NB_RARE;
-        if (thin)
-            ratio = nb_ratio_of(nb_count_large(h, max, threshold, &s->careful));
+        ratio = nb_ratio_of(nb_count_large(h, max, threshold, &s->careful));
+        plain = nb_plain_max_of(h, max);
+    }
+    if (nb_real(fewest) > max * NB_FLAT) {
+        NB_RARE;
         plain = nb_plain_max_of(h, max);
     }
     const float scaled = max_y * 0.125f;
