@@ -4,6 +4,7 @@
  * stops compression in a running job.
  */
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -235,6 +236,103 @@ static int fallback(void)
            sx_job("error below the limit", NODES, fallback_node, NULL, usual);
 }
 
+/* Contributions that cancel: every second node has the values of the others with the other sign, and each a
+ * little of its own. Four bits then leave more than the sum's energy. */
+struct cancel {
+    bool falls_back, cancels;
+};
+
+enum { CANCEL = 20011, CANCEL_ROUNDS = 90 };
+
+/* Make a block of a node. */
+static void cancel_block(const struct cancel *c, int round, int rank, int block, float *out)
+{
+    static float own[CANCEL];
+    struct sx_spec spec = {
+        .func = HX_REDUCE_SCATTER, .type = ncclFloat32, .count = CANCEL, .fill = HX_FILL_NORMAL};
+
+    spec.seed = 1000 + (uint64_t)round;
+    sx_block(&spec, c->cancels ? 0 : rank, block, out);
+    spec.seed = 2000 + (uint64_t)round;
+    sx_block(&spec, rank, block, own);
+    for (size_t i = 0; i < CANCEL; i++)
+        out[i] = (rank % 2 ? -out[i] : out[i]) + 0.05f * own[i];
+}
+
+static int cancel_once(struct hx_node *node, struct hx_comm *comm, const struct cancel *c, int round,
+                       double *nmse)
+{
+    static float block[CANCEL];
+    static double sum[CANCEL];
+    struct sx_spec spec = {
+        .func = HX_REDUCE_SCATTER, .type = ncclFloat32, .count = CANCEL, .fill = HX_FILL_EXACT};
+    double error = 0, energy = 0;
+    struct sx_run run;
+    ncclResult_t ret;
+
+    sx_prepare(node, &spec, &run);
+    memset(sum, 0, sizeof(sum));
+    for (int r = 0; r < node->nnodes; r++) {
+        cancel_block(c, round, node->rank, r, (float *)(void *)run.send + (size_t)r * CANCEL);
+        cancel_block(c, round, r, node->rank, block);
+        for (size_t i = 0; i < CANCEL; i++)
+            sum[i] += (double)block[i];
+    }
+    hx_where("round %d", round);
+    ret = hx_run(comm, &run.op);
+    HX_CHECK(ret == ncclSuccess, "round %d: result %d", round, (int)ret);
+    for (size_t i = 0; i < CANCEL; i++) {
+        error += pow((double)((const float *)(const void *)run.recv)[i] - sum[i], 2);
+        energy += sum[i] * sum[i];
+    }
+    *nmse = error / energy;
+    sx_free(&run);
+    return 0;
+}
+
+static int cancel_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 256 << 10};
+    const struct cancel *c = arg;
+    double first = 0, last = 0;
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+    char line[1024];
+    const char *at;
+
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    for (int round = 0; round < CANCEL_ROUNDS; round++) {
+        if (cancel_once(node, comm, c, round, &last))
+            return 1;
+        first = round ? first : last;
+    }
+    HX_CHECK(c->cancels ? first > 0.3 : first < 0.02, "the first sum has an error of %g of its energy",
+             first);
+    HX_CHECK(hx_log_count("goes on with 8 bits", "since contributions cancel") == c->falls_back, "8 bits: %d",
+             !c->falls_back);
+    HX_CHECK(c->falls_back ? last < first / 50 : last > first / 4, "error %g of 4 bits became %g", first,
+             last);
+    if (sx_close(lib, comm, false))
+        return 1;
+    hx_log_first("sum_nmse=", line, sizeof(line));
+    at = strstr(line, "sum_nmse=");
+    HX_CHECK(at && (c->cancels ? atof(at + 9) > first / 4 && atof(at + 9) < 4 * first : atof(at + 9) < 0.02),
+             "first error %g: %s", first, line);
+    return 0;
+}
+
+static int cancelling(void)
+{
+    static const char *const usual[] = {"NIBBLE_MIN_BYTES=0", NULL};
+    static const char *const two_hop[] = {"NIBBLE_MIN_BYTES=0", "NIBBLE_SCHEDULE=two-hop", NULL};
+    static const struct cancel yes = {true, true}, apart = {false, false};
+
+    return sx_job("cancelling contributions", 4, cancel_node, (void *)&yes, usual) ||
+           sx_job("two hops", 4, cancel_node, (void *)&yes, two_hop) ||
+           sx_job("independent contributions", 4, cancel_node, (void *)&apart, usual);
+}
+
 /* ---- NIBBLE_CONTROL ---- */
 
 static char control_path[64];
@@ -338,4 +436,5 @@ HX_CASE(switch_two_level, kill_switch(6, HX_ENV("NIBBLE_MIN_BYTES=0", "NIBBLE_SC
 HX_MAIN({"comms-excluded", comms_excluded, 0}, {"comms-included", comms_included, 0},
         {"nothing-to-gain", nothing_to_gain, 0}, {"something-to-gain", something_to_gain, 0},
         {"bad-rules", bad_rules, 0}, {"shadow", shadow, 0}, {"fallback", fallback, 0},
-        {"switch", switch_direct, 0}, {"switch-two-level", switch_two_level, 0})
+        {"cancelling", cancelling, 0}, {"switch", switch_direct, 0},
+        {"switch-two-level", switch_two_level, 0})

@@ -5,6 +5,7 @@
  * which buffer it comes from (policy/job/job.c).
  */
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,6 +49,7 @@ struct nb_op_info {
     int fresh;
     struct nb_residual *ef;
     struct nb_sig_report *report;
+    double own2, sum2; /* energies of a sampled sum that is still to be judged */
 };
 
 /* Evidence from an operation's values. There are as many as operations that wait for their decision at the
@@ -390,13 +392,29 @@ static struct nb_sig_report *report_of(struct nb_coll_comm *comm, const struct n
 #define NMSE_RATE 0.02   /* weight of a segment in the moving average */
 #define NMSE_PIECES 100u /* segments measured before the average is judged */
 
+#define SUMS 32u /* sampled sums before their error is judged */
+
+/* Go on with more bits. `what` names the energy that the error is compared with. */
+static void fall_back(struct nb_coll_comm *comm, struct nb_op_info *f, double nmse, const char *what)
+{
+    const struct nb_codec_row *codec = nb_codec_row(f->codec);
+    struct nb_sig_report *r = f->report;
+    char rule[128];
+
+    r->fallen_back = 1;
+    nb_grad_rule_text(r->func, r->type, r->count, r->nranks, rule, sizeof(rule));
+    NB_INFO(NCCL_NET,
+            "%s: %s: goes on with %u bits, %u leave an error of %.3f of %s (NIBBLE_FALLBACK_NMSE=%.3f)",
+            comm->label, rule, nb_codec_row(codec->finer)->bits, codec->bits, nmse, what,
+            comm->ctx->params->fallback_nmse);
+}
+
 /* Go back to more bits when data that few bits do not suit leave too large an error. */
 static void judge_error(struct nb_coll_comm *comm, struct nb_op_info *f, const struct nb_encode_stats *stats)
 {
     const struct nb_codec_row *codec = nb_codec_row(f->codec);
     struct nb_sig_report *r = f->report;
     double limit = comm->ctx->params->fallback_nmse, nmse;
-    char rule[128];
 
     if (codec->finer == codec->code || !(stats->signal2 > 0))
         return;
@@ -406,12 +424,52 @@ static void judge_error(struct nb_coll_comm *comm, struct nb_op_info *f, const s
         r->measured++;
     if (limit <= 0 || r->measured < NMSE_PIECES || r->recent_nmse <= limit || r->fallen_back)
         return;
-    r->fallen_back = 1;
-    nb_grad_rule_text(r->func, r->type, r->count, r->nranks, rule, sizeof(rule));
-    NB_INFO(
-        NCCL_NET,
-        "%s: %s: goes on with %u bits, %u leave an error of %.3f of the energy (NIBBLE_FALLBACK_NMSE=%.3f)",
-        comm->label, rule, nb_codec_row(codec->finer)->bits, codec->bits, r->recent_nmse, limit);
+    fall_back(comm, f, r->recent_nmse, "the energy");
+}
+
+bool nb_op_wants_energies(const struct nb_op *op)
+{
+    const struct nb_op_info *f = op->info;
+    const struct nb_codec_row *codec;
+
+    if (!f || (f->settled && f->report->fallen_back))
+        return false;
+    codec = nb_codec_row(f->codec);
+    return codec->lossy && codec->finer != codec->code;
+}
+
+/* Judge the error of a sum. All nodes' contributions have about the energy and the coding error of this node's,
+ * on average over blocks and operations. Their errors are independent, so those of all other nodes add up. */
+static void judge_sum(struct nb_coll_comm *comm, struct nb_op_info *f)
+{
+    struct nb_sig_report *r = f->report;
+    const double limit = comm->ctx->params->fallback_nmse, rate = r->sums ? NMSE_RATE : 1.0;
+
+    if (!(f->own2 > 0))
+        return;
+    r->recent_own2 += rate * (f->own2 - r->recent_own2);
+    r->recent_sum2 += rate * (f->sum2 - r->recent_sum2);
+    f->own2 = 0;
+    if (r->sums < SUMS)
+        r->sums++;
+    if (!(r->recent_sum2 > 0))
+        return;
+    r->sum_nmse = r->recent_nmse * (comm->nnodes - 1) * (r->recent_own2 / r->recent_sum2);
+    if (limit <= 0 || r->measured < NMSE_PIECES || r->sums < SUMS || r->sum_nmse <= limit || r->fallen_back)
+        return;
+    fall_back(comm, f, r->sum_nmse, "their sum's energy, since contributions cancel");
+}
+
+void nb_op_summed(struct nb_coll_comm *comm, struct nb_op *op, double own2, double sum2)
+{
+    struct nb_op_info *f = op->info;
+
+    if (!isfinite(own2) || !isfinite(sum2))
+        return;
+    f->own2 = own2;
+    f->sum2 = sum2;
+    if (f->settled && f->codec != NB_CODEC_RAW)
+        judge_sum(comm, f);
 }
 
 void nb_op_encoded(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_encode_stats *stats,
@@ -422,6 +480,7 @@ void nb_op_encoded(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_
     nb_encode_stats_add(&comm->stats.encode, stats);
     nb_encode_stats_add(&f->report->encode, stats);
     judge_error(comm, f, stats);
+    judge_sum(comm, f);
     f->report->bytes += bytes;
     f->report->wire_bytes += coded;
     if (f->ef)

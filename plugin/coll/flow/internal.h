@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "codec/pick.h"
 #include "codec/row.h"
 #include "coll/comm/comm.h"
 #include "coll/decide/decide.h"
@@ -49,10 +50,10 @@ struct nb_task;
  *
  *     before a sum (operation.c)     PICK
  *     contribution (send.c)          ENCODE or COPY. In shadow mode ENCODE into scratch, then COPY
- *     sum (reduce.c)                 SUM, PROVE?. ENCODE or COPY where it goes on, DECODE where this node
- *                                    takes it as other nodes do
- *     result (receive.c)             DECODE. For the owner of a reduce-scatter's block SUM with its
- *                                    own values, PROVE?
+ *     sum (reduce.c)                 LOOK_OWN?, SUM, LOOK_SUM?, PROVE?. ENCODE or COPY where it goes on, DECODE
+ *                                    where this node takes it as other nodes do
+ *     result (receive.c)             LOOK_OWN?, DECODE, LOOK_SUM?. For the owner of a reduce-scatter's block
+ *                                    LOOK_OWN?, SUM with its own values, LOOK_SUM?, PROVE?
  *     before a block (gather_send.c) PICK
  *     own block (gather_send.c)      COMPARE, SOURCE?, or HASH. NOTE?. DELTA_ENCODE, ENCODE or COPY.
  *                                    UPDATE_REF or STORE_REF. OWN. PROVE?
@@ -75,12 +76,14 @@ enum { NB_TASK_OVER = 0, NB_TASK_MORE = 1 };
 
 /* Steps. The `next` of a task chooses them and their order. */
 enum nb_step {
-    NB_STEP_SUM,    /* sum of the sources (only plain ones where `exact`), then of own, into values */
-    NB_STEP_ENCODE, /* values as msg.codec into body */
-    NB_STEP_COPY,   /* values, or the bytes at `from`, into body */
-    NB_STEP_DECODE, /* body into values, by the header msg */
-    NB_STEP_PROVE,  /* show the device values for the proof of the operation (decide.h) */
-    NB_STEP_PICK,   /* before a sum or a block: the question of `ask` */
+    NB_STEP_SUM,      /* sum of the sources (only plain ones where `exact`), then of own, into values */
+    NB_STEP_LOOK_OWN, /* sample of own, to compare its energy with that of the sum */
+    NB_STEP_LOOK_SUM, /* the same positions of the sum */
+    NB_STEP_ENCODE,   /* values as msg.codec into body */
+    NB_STEP_COPY,     /* values, or the bytes at `from`, into body */
+    NB_STEP_DECODE,   /* body into values, by the header msg */
+    NB_STEP_PROVE,    /* show the device values for the proof of the operation (decide.h) */
+    NB_STEP_PICK,     /* before a sum or a block: the question of `ask` */
     /* all-gathers */
     NB_STEP_COMPARE,      /* compare values with ref, into seen */
     NB_STEP_HASH,         /* hash of values, into seen.hash */
@@ -421,12 +424,31 @@ int nb_gather_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const str
 
 #define NB_PARTIALS 4u /* sums on their way to their owners */
 
+/* Samples of a sum and of this node's part of it. Every few sums one task takes them: where contributions
+ * cancel, the sum has much less energy than they have, and their coding errors are large beside it. */
+struct nb_look {
+    struct nb_task *task; /* the task that takes samples, or NULL */
+    enum nb_step then;    /* its step after LOOK_OWN */
+    unsigned turn;        /* counts sums */
+    unsigned picks;
+    uint32_t own[NB_PICKS], sum[NB_PICKS];
+};
+
 struct nb_reduce {
     struct nb_cursor cursor; /* over the segments that this node sums */
     struct nb_pool results;  /* results of all-reduces, which go to several peers */
     uint8_t *partial;        /* [NB_PARTIALS] sums on their way to their owners */
     unsigned partials;       /* bits: partials in use */
+    struct nb_look look;
 };
+
+/* Put LOOK_OWN before the task's first step, SUM or DECODE, in some tasks. Its `own`, `exact` and `values` are set,
+ * and its values are those of the complete sum. */
+void nb_look_begin(struct nb_coll_comm *comm, struct nb_task *task);
+/* Continue after LOOK_OWN or the first step. Return 1 when another step is set, else 0. */
+int nb_look_next(struct nb_coll_comm *comm, struct nb_task *task, ssize_t result);
+/* Evaluate the samples after LOOK_SUM. */
+void nb_look_end(struct nb_coll_comm *comm, struct nb_task *task, ssize_t result);
 
 /* Sum the next segment. Return 1 when something moved, 0 when it has to wait, or < 0 when the communicator
  * has failed. */

@@ -19,12 +19,18 @@ static int taken(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
         nb_proof_picked(t->op, result);
         return NB_TASK_OVER;
     }
+    if (t->step == NB_STEP_LOOK_OWN && nb_look_next(comm, t, result))
+        return NB_TASK_MORE;
+    if (t->step == NB_STEP_LOOK_SUM) {
+        nb_look_end(comm, t, result);
+        return nb_task_prove(t);
+    }
     nb_task_release_head(t);
     if (result < 0)
         return nb_comm_error(comm, (int)result, "cannot take the result of %s %llu at %llu from %s: %s",
                              nb_func_name(t->op->func), (unsigned long long)t->op->opno,
                              (unsigned long long)t->segment.off, t->peer->name, strerror((int)-result));
-    return nb_task_prove(t);
+    return nb_look_next(comm, t, result) ? NB_TASK_MORE : nb_task_prove(t);
 }
 
 /* Run the task, complete except its `next`, on the message at the head of the peer's RESULT ring. Return 1, 0
@@ -69,6 +75,10 @@ int nb_result_deliver(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb
     t->body = rx->mem + nb_rx_at(rx) * rx->buffer_bytes + rx->head_bytes;
     t->values = win->recv + (m->offset - win->off);
     t->bytes = m->bytes;
+    t->own = win->send + (m->offset - win->off);
+    t->exact = 0;
+    if (m->codec != NB_CODEC_RAW)
+        nb_look_begin(comm, t);
     return take_result(comm, peer, t);
 }
 
@@ -89,7 +99,6 @@ static int take_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_c
         return nb_comm_error(comm, -EBADMSG, "%s sent a sum of %s %llu, whose type has no quantizer",
                              peer->name, nb_func_name(m->func), (unsigned long long)m->opno);
     }
-    t->step = NB_STEP_SUM;
     t->sources[0] = (struct nb_source){.codec = m->codec,
                                        .len = m->coded,
                                        .coded = rx->mem + nb_rx_at(rx) * rx->buffer_bytes + rx->head_bytes};
@@ -98,6 +107,8 @@ static int take_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_c
     t->own = win->send + (segment->off - win->off);
     t->values = win->recv + (segment->off - win->part_off);
     t->bytes = segment->len;
+    t->step = NB_STEP_SUM;
+    nb_look_begin(comm, t);
     return take_result(comm, peer, t);
 }
 

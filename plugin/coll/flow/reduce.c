@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "codec/fp.h"
 #include "coll/flow/internal.h"
 
 /* ---- arrivals ---------------------------------------------------------------------------------------- */
@@ -195,19 +196,83 @@ static int failed(struct nb_coll_comm *comm, const struct nb_task *t, int err, c
                          (unsigned long long)t->segment.off, what, strerror(-err));
 }
 
+/* ---- energies of sums -------------------------------------------------------------------------------- */
+
+#define LOOK_EVERY 2u /* sums between two that are sampled */
+
+void nb_look_begin(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    struct nb_look *look = &comm->flow->reduce.look;
+
+    if (look->task || t->exact || !nb_proof_possible(comm) || !nb_op_wants_energies(t->op) ||
+        look->turn++ % LOOK_EVERY)
+        return;
+    look->picks = nb_picks_of(t->bytes / t->value);
+    if (!look->picks)
+        return;
+    look->task = t;
+    look->then = t->step;
+    t->step = NB_STEP_LOOK_OWN;
+}
+
+int nb_look_next(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
+{
+    struct nb_look *look = &comm->flow->reduce.look;
+
+    if (look->task != t)
+        return 0;
+    if (t->step == NB_STEP_LOOK_OWN) {
+        if (result != (ssize_t)look->picks) /* the device cannot sample these values */
+            look->task = NULL;
+        t->step = look->then;
+        return 1;
+    }
+    t->step = NB_STEP_LOOK_SUM;
+    return 1;
+}
+
+static double energy(enum nb_dtype type, const uint32_t *picks, unsigned n)
+{
+    double sum = 0;
+
+    for (unsigned i = 0; i < n; i++) {
+        const double v = (double)nb_load_value(type, (const uint8_t *)&picks[i], 0); /* little-endian */
+        sum += v * v;
+    }
+    return sum;
+}
+
+void nb_look_end(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
+{
+    struct nb_look *look = &comm->flow->reduce.look;
+
+    if (result == (ssize_t)look->picks)
+        nb_op_summed(comm, t->op, energy(t->dtype, look->own, look->picks),
+                     energy(t->dtype, look->sum, look->picks));
+    look->task = NULL;
+}
+
+/* The sum is complete. Continue with its way. */
+static int pass_on(struct nb_task *t)
+{
+    if (!t->tx && !t->unit)
+        return nb_task_prove(t);
+    t->step = t->msg.codec == NB_CODEC_RAW ? NB_STEP_COPY : NB_STEP_ENCODE;
+    return NB_TASK_MORE;
+}
+
 /* A step is done: sum, then encode or copy where the sum is sent, then decode where this node takes it as
  * other nodes do. Continue. */
 static int reduced(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 {
     switch (t->step) {
+    case NB_STEP_LOOK_OWN: nb_look_next(comm, t, result); return NB_TASK_MORE;
     case NB_STEP_SUM:
         release_heads(comm, t);
         if (result < 0)
             return failed(comm, t, (int)result, "malformed contribution");
-        if (!t->tx && !t->unit)
-            return nb_task_prove(t);
-        t->step = t->msg.codec == NB_CODEC_RAW ? NB_STEP_COPY : NB_STEP_ENCODE;
-        return NB_TASK_MORE;
+        return nb_look_next(comm, t, result) ? NB_TASK_MORE : pass_on(t);
+    case NB_STEP_LOOK_SUM: nb_look_end(comm, t, result); return pass_on(t);
     case NB_STEP_ENCODE:
     case NB_STEP_COPY:
         nb_task_release_error(comm, t);
@@ -381,6 +446,8 @@ static int reduce(struct nb_coll_comm *comm, struct nb_coll_req *win, const stru
         return failed(comm, t, ret, "values of a type or reduction without a quantizer");
     }
     ret = goal == HERE || plan_message(comm, t, goal, (uint32_t)bytes);
+    if (goal == HERE || goal == TO_ALL)
+        nb_look_begin(comm, t);
     if (ret)
         ret = verify_sources(comm, t) ? -1 : nb_task_ask(comm, t);
     if (ret <= 0) {

@@ -34,6 +34,8 @@ struct nb_task *nb_task_new(struct nb_coll_comm *comm, struct nb_coll_req *win,
 
 static void give_back(struct nb_coll_comm *comm, struct nb_task *t)
 {
+    if (comm->flow->reduce.look.task == t)
+        comm->flow->reduce.look.task = NULL;
     t->link = comm->flow->tasks.free;
     comm->flow->tasks.free = t;
 }
@@ -126,6 +128,15 @@ static ssize_t decode(struct nb_coll_comm *comm, struct nb_task *t, const uint8_
     return comm->device->ops->decode(comm->device, &t->work, &d);
 }
 
+/* Sample the segment's values. */
+static ssize_t look(struct nb_coll_comm *comm, struct nb_task *t, const void *values, uint32_t *out)
+{
+    const size_t n = t->bytes / t->value;
+
+    return comm->device->ops->pick(comm->device, &t->work, t->value, values, n, comm->flow->reduce.look.picks,
+                                   0, n, out);
+}
+
 static ssize_t submit(struct nb_coll_comm *comm, struct nb_task *t)
 {
     struct nb_device *dev = comm->device;
@@ -140,6 +151,8 @@ static ssize_t submit(struct nb_coll_comm *comm, struct nb_task *t)
                                           t->own, n, t->values);
         return dev->ops->reduce(dev, &t->work, t->dtype, t->sources, t->nsources, t->own, n, t->first,
                                 t->values);
+    case NB_STEP_LOOK_OWN: return look(comm, t, t->own, comm->flow->reduce.look.own);
+    case NB_STEP_LOOK_SUM: return look(comm, t, t->values, comm->flow->reduce.look.sum);
     case NB_STEP_ENCODE: return encode(comm, t, t->msg.codec, NULL, NB_MSG_BYTES);
     case NB_STEP_COPY: return dev->ops->copy(dev, &t->work, t->body, t->from ? t->from : t->values, t->bytes);
     case NB_STEP_DECODE:
@@ -171,6 +184,8 @@ static uint64_t worked_bytes(const struct nb_task *t)
     switch (t->step) {
     case NB_STEP_PROVE:
     case NB_STEP_PICK:
+    case NB_STEP_LOOK_OWN:
+    case NB_STEP_LOOK_SUM:
     case NB_STEP_COMPARE:
     case NB_STEP_HASH:
     case NB_STEP_HASH_REF:

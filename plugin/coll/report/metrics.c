@@ -233,6 +233,10 @@ static double ratio_of_signature(const void *v)
 
     return nb_figures_ratio(r->bytes, r->wire_bytes);
 }
+static double sum_nmse_of_signature(const void *v)
+{
+    return ((const struct nb_sig_report *)v)->sum_nmse;
+}
 static double fallen_back(const void *v)
 {
     return ((const struct nb_sig_report *)v)->fallen_back;
@@ -248,6 +252,9 @@ static const struct metric of_signature[] = {
     COMPUTED(ratio_of_signature, "signature_compression_ratio", "The former over the latter."),
     COMPUTED(nmse_of_signature, "signature_code_error_ratio", "Error of the code, as code_error_ratio."),
     COMPUTED(carried_of_signature, "signature_carried_error_ratio", "Carried error, as carried_error_ratio."),
+    COMPUTED(
+        sum_nmse_of_signature, "signature_sum_error_ratio",
+        "Error of the sums over their energy, estimated from samples. Large where contributions cancel."),
     COMPUTED(fallen_back, "signature_fallen_back", "1 when it goes on with 8 bits (NIBBLE_FALLBACK_NMSE)."),
 };
 
