@@ -89,8 +89,8 @@ done
     say ok 'reduce-scatter: gradients quantized, once recognised: BF16 and FP16 coded from 16 KiB on'; exit $failed) || failed=1
 # Between distant nodes the kernel's and NCCL's buffers count.
 mkdir -p "$tmp/machine/proc/sys/net/ipv4"
-(cd "$tmp/machine/proc/sys/net/ipv4" && echo '4096 131072 87500000' >tcp_rmem && echo '4096 16384 4194304' >tcp_wmem &&
-    echo 1 >tcp_slow_start_after_idle)
+(cd "$tmp/machine/proc/sys/net/ipv4" && echo '4096 131072 87500000' >tcp_rmem &&
+    echo '4096 16384 4194304' >tcp_wmem && echo 1 >tcp_slow_start_after_idle)
 (export NIBBLE_LINK_RTT_US=70000 NIBBLE_LINK_MBPS=10000 NIBBLE_TCP_STREAMS=2; look --nodes 4
     say ok 'net.ipv4.tcp_rmem: at most 87500000 bytes, which suffices'
     say warning 'net.ipv4.tcp_wmem: at most 4194304 bytes; a socket needs 87500000'

@@ -1,0 +1,147 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# nibble between distant hosts: nibble-perf, coded and raw, beside iperf3 with as many streams, over a path in
+# user space (relay.c) with a round trip, a rate, a queue and losses. Hosts are network namespaces.
+#
+#   wan.sh [-s "MBPS..."] [-d "RTT_MS..."] [-l "LOSS_PERCENT..."] [-n STREAMS] [-b BYTES] [-C CONTROL]
+#          [-p PERCENT] [-t SECONDS] [-x SECONDS]
+#
+#   -s  rates of each host's link (default "200")
+#   -d  round trips (default "20 70")
+#   -l  losses of frames of 1500 bytes (default "0 0.1")
+#   -n  sockets of a connection, and streams of iperf3 (default 4)
+#   -b  bytes of the all-reduce (default 64M)
+#   -C  control of congestion of both (default: the system's)
+#   -p  NIBBLE_TCP_PACE_MBPS over the rate (default 92: headers take 4 % more. 0: no pace)
+#   -t  seconds of iperf3 (default 8)
+#   -x  the path drops everything for so long, two seconds after its beginning (default 0)
+#
+# "/iperf3": payload that passes a link in an all-reduce, over its time, over iperf3's rate, both without what
+# is sent again. An all-reduce also waits for a round trip. Needs root, iproute2, /dev/net/tun, iperf3 and a C
+# compiler. 77 and a reason without them.
+set -u
+here=$(cd "$(dirname "$0")" && pwd) || exit 1
+. "$here/links.sh"
+
+rates=200
+trips="20 70"
+losses="0 0.1"
+streams=4
+bytes=64M
+control=
+pace=92
+seconds=8
+outage=0
+while getopts s:d:l:n:b:C:p:t:x: option; do
+    case $option in
+    s) rates=$OPTARG ;;
+    d) trips=$OPTARG ;;
+    l) losses=$OPTARG ;;
+    n) streams=$OPTARG ;;
+    b) bytes=$OPTARG ;;
+    C) control=$OPTARG ;;
+    p) pace=$OPTARG ;;
+    t) seconds=$OPTARG ;;
+    x) outage=$OPTARG ;;
+    *) exit 2 ;;
+    esac
+done
+build=${NB_BUILDDIR:-.}
+perf=${NB_PERF:-$build/tools/nibble-perf}
+[ -x "$perf" ] || { echo "$perf is not there: build it, or name it in NB_PERF or NB_BUILDDIR" >&2; exit 1; }
+for tool in iperf3 "${CC:-cc}"; do
+    command -v "$tool" >/dev/null 2>&1 || links_skip "$tool is not installed"
+done
+[ -c /dev/net/tun ] || links_skip "/dev/net/tun is missing"
+links_enter "$0" "$@"
+
+tmp=$(mktemp -d) || exit 1
+mount -t tmpfs -o size=1g tmpfs "$tmp" || exit 1 # gone with the mount namespace
+relay=
+trap '[ -z "$relay" ] || unpath; umount "$tmp"; rmdir "$tmp"' EXIT
+trap 'exit 130' INT TERM HUP
+mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns || exit 1
+${CC:-cc} -O2 -o "$tmp/relay" "$here/relay.c" || exit 1
+mkfifo "$tmp/end"
+
+# path MBPS RTT_MS LOSS: two hosts and the path between them. Queue: a round trip's bytes, at least 256 KiB.
+path() {
+    exec 9<>"$tmp/end"
+    queue=$(awk -v r="$1" -v d="$2" 'BEGIN { q = r * 125 * d; if (q < 262144) q = 262144; print q }')
+    : >"$tmp/ready"
+    "$tmp/relay" 2 "$1" $(($2 * 500)) "$queue" "$3" 2000 $((outage * 1000)) <"$tmp/end" >"$tmp/ready" 9>&- &
+    relay=$!
+    while ! grep -q ready "$tmp/ready"; do
+        kill -0 $relay 2>/dev/null || links_skip "no TAP interface can be made here"
+        sleep 0.1
+    done
+    for host in 0 1; do
+        ip netns add n$host &&
+            ip link set wan$host netns n$host name hx0 &&
+            ip -n n$host link set dev lo up &&
+            ip -n n$host addr add 10.77.0.$((host + 1))/24 dev hx0 &&
+            ip -n n$host link set dev hx0 up || exit 1
+        on $host sysctl -q -w net.ipv4.tcp_rmem="4096 131072 67108864" \
+            net.ipv4.tcp_wmem="4096 65536 67108864" net.ipv4.tcp_slow_start_after_idle=0
+        [ -z "$control" ] || on $host sysctl -q -w net.ipv4.tcp_congestion_control="$control" || exit 1
+    done
+}
+
+unpath() {
+    kill $relay
+    wait $relay 2>/dev/null
+    relay=
+    exec 9>&-
+    for host in 0 1; do ip netns del n$host 2>/dev/null; done
+}
+
+# stream: iperf3's rate in Mbit/s, without its first quarter.
+stream() {
+    on 1 iperf3 -s -1 >/dev/null 2>&1 &
+    server=$!
+    tries=0
+    until on 0 iperf3 -c 10.77.0.2 -P "$streams" -t "$seconds" -O $((seconds / 4)) -f m \
+        >"$tmp/stream" 2>&1; do
+        tries=$((tries + 1))
+        [ $tries -lt 20 ] || break
+        sleep 0.5
+    done
+    awk '/receiver/ && (/SUM/ || !sum) { rate = $(NF - 2); sum = /SUM/ } END { print rate + 0 }' "$tmp/stream"
+    kill $server 2>/dev/null
+    wait $server 2>/dev/null
+}
+
+# sum OPTION...: milliseconds of an all-reduce, and Mbit/s that it sent.
+sum() {
+    timeout 300 "$perf" coll --netns n --nodes 2 --ops all_reduce --types bfloat16 -b "$bytes" -e "$bytes" \
+        -n 3 -w 1 --reps 1 --buffsize 64M --chunk "$chunk" --env "NIBBLE_TCP_STREAMS=$streams" \
+        --env "NIBBLE_LINK_MBPS=$rate" --env "NIBBLE_LINK_RTT_US=$((trip * 1000))" \
+        --env "NIBBLE_TCP_CONGESTION=$control" \
+        --env "NIBBLE_TCP_PACE_MBPS=$((rate * pace / 100))" --json "$tmp/json" "$@" \
+        >"$tmp/out" 2>&1 || { cat "$tmp/out" >&2; return 1; }
+    number='\([0-9.]*\)'
+    sed -n "s/.*\"bytes\": $number.*\"time_us\": $number.*\"wire_ratio\": $number.*/\1 \2 \3/p" "$tmp/json" |
+        awk '{ printf "%.0f %.1f\n", $2 / 1000, 8 * $1 * $3 / $2 }'
+}
+
+# As nibble's tuner chooses it: all of the operation in flight.
+chunk=$(awk -v b="$bytes" 'BEGIN {
+    n = b + 0; if (b ~ /[Kk]$/) n *= 1024; if (b ~ /[Mm]$/) n *= 1048576; if (b ~ /[Gg]$/) n *= 1073741824
+    c = int((n / 64 + 65535) / 65536) * 65536; if (c > 8388608) c = 8388608; print c }')
+failed=0
+printf '%7s %6s %6s %8s | %9s %8s %8s | %9s %8s %8s | %s\n' Mbit/s "rtt ms" "loss %" iperf3 \
+    "raw ms" Mbit/s /iperf3 "coded ms" Mbit/s /iperf3 raw/coded
+for rate in $rates; do
+    for trip in $trips; do
+        for loss in $losses; do
+            path "$rate" "$trip" "$loss"
+            reference=$(stream)
+            raw=$(sum --raw) && coded=$(sum) || failed=1
+            unpath
+            [ $failed = 0 ] || exit 1
+            echo "$rate $trip $loss ${reference:-0} $raw $coded" | awk '{
+                printf "%7s %6s %6s %8.1f | %9s %8s %8.2f | %9s %8s %8.2f | %.2f\n", $1, $2, $3, $4, $5, $6,
+                    $4 ? $6 / $4 : 0, $7, $8, $4 ? $8 / $4 : 0, $5 / $7 }'
+        done
+    done
+done
