@@ -169,7 +169,8 @@ static void socket_buffers(struct doctor *d, const char *name, double needed)
                least, usual, needed);
 }
 
-/* A job sends in bursts. After a pause the kernel would let each burst begin as slowly as a new connection. */
+/* A job sends in bursts. After a pause the kernel would let each burst begin as slowly as a new
+ * connection. */
 static void pauses(struct doctor *d)
 {
     if (system_number(0, "/proc/sys/net/ipv4/tcp_slow_start_after_idle") == 1)

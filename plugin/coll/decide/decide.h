@@ -143,8 +143,8 @@ struct nb_sig_report {
     struct nb_encode_stats encode;
     double recent_nmse; /* moving average over measured segments with 4 bits */
     unsigned measured;  /* number of measured segments, up to a limit */
-    /* Energies at sampled positions, moving averages: of this node's values and of the sums. sum_nmse: error of
-     * the sums, which is larger than recent_nmse where contributions cancel. */
+    /* Energies at sampled positions, moving averages: of this node's values and of the sums. sum_nmse: error
+     * of the sums, which is larger than recent_nmse where contributions cancel. */
     double recent_own2, recent_sum2, sum_nmse;
     unsigned sums;              /* number of sampled sums, up to a limit */
     int fallen_back;            /* 8 bits from now on */
@@ -239,8 +239,8 @@ void nb_decisions_count_raw(struct nb_coll_comm *comm, enum nb_func func, enum n
 /* Count an encoded segment of a settled operation. */
 void nb_op_encoded(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_encode_stats *stats,
                    size_t bytes, size_t coded);
-/* nb_op_wants_energies: return whether the error of the operation's sums is still to be judged. nb_op_summed: judge
- * it by the energies of this node's values and of the complete sum at the same positions. */
+/* nb_op_wants_energies: return whether the error of the operation's sums is still to be judged. nb_op_summed:
+ * judge it by the energies of this node's values and of the complete sum at the same positions. */
 bool nb_op_wants_energies(const struct nb_op *op);
 void nb_op_summed(struct nb_coll_comm *comm, struct nb_op *op, double own2, double sum2);
 /* Call when the own block of an all-gather has been sent whole. */

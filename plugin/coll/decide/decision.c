@@ -438,8 +438,9 @@ bool nb_op_wants_energies(const struct nb_op *op)
     return codec->lossy && codec->finer != codec->code;
 }
 
-/* Judge the error of a sum. All nodes' contributions have about the energy and the coding error of this node's,
- * on average over blocks and operations. Their errors are independent, so those of all other nodes add up. */
+/* Judge the error of a sum. All nodes' contributions have about the energy and the coding error of this
+ * node's, on average over blocks and operations. Their errors are independent, so those of all other nodes
+ * add up. */
 static void judge_sum(struct nb_coll_comm *comm, struct nb_op_info *f)
 {
     struct nb_sig_report *r = f->report;

@@ -50,17 +50,17 @@ int nb_copier_copy(struct nb_cuda_copier *copier, void *dst, const void *src, si
  * for each batch of work. */
 void nb_launch_attached(struct nb_context *ctx, int gpu, int by);
 
-/* Begin a launch: NCCL is about to launch a kernel of communicator `comm_id` (of `nnodes` nodes) on `stream`, a
- * CUstream of the calling thread's context. The stream is captured until nb_launch_end. `sums`: the kernel may
- * have all-reduces. Return a nonzero number for the next two, or 0 without a launch: the communicator has no
- * codecs on this GPU, and is no known child of one that has (device.h, `shares`). */
+/* Begin a launch: NCCL is about to launch a kernel of communicator `comm_id` (of `nnodes` nodes) on `stream`,
+ * a CUstream of the calling thread's context. The stream is captured until nb_launch_end. `sums`: the kernel
+ * may have all-reduces. Return a nonzero number for the next two, or 0 without a launch: the communicator has
+ * no codecs on this GPU, and is no known child of one that has (device.h, `shares`). */
 uint64_t nb_launch_begin(struct nb_context *ctx, int gpu, uint64_t comm_id, int nnodes, void *stream,
                          bool sums);
 
 /* Note that NCCL has launched its kernel, and has still to hand it over to its proxy (end), and that NCCL has
- * handed it over (posted). The first launches both kernels. `counts`: all operations of the launch that come to
- * the engine were noted by nb_launch_handed. Call each once for each nonzero number, on the same thread. 0 is
- * ignored. */
+ * handed it over (posted). The first launches both kernels. `counts`: all operations of the launch that come
+ * to the engine were noted by nb_launch_handed. Call each once for each nonzero number, on the same thread. 0
+ * is ignored. */
 void nb_launch_end(struct nb_context *ctx, uint64_t launch);
 void nb_launch_posted(struct nb_context *ctx, uint64_t launch, bool counts);
 

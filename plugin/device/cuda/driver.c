@@ -97,8 +97,8 @@ static int probe(const struct nb_cuda *cu, char *why, size_t cap)
         snprintf(why, cap, "the CUDA driver shows no GPU");
         return -ENODEV;
     }
-    /* Machine code runs on every driver of its CUDA's major version and later ones (CUDA Compatibility, "minor
-     * version compatibility"). */
+    /* Machine code runs on every driver of its CUDA's major version and later ones (CUDA Compatibility,
+     * "minor version compatibility"). */
     if (!cu->DriverGetVersion(&version) && version / 1000 < cu->image_cuda / 1000) {
         snprintf(
             why, cap,

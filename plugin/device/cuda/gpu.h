@@ -263,9 +263,9 @@ struct nb_launches {
     int said;                      /* the launch of a kernel of its own was logged */
 };
 
-/* Make streams, events and places for a GPU of `multiprocessors`. `how`, `thread`, `mbps` and `lock` are set before.
- * The ring need not be open yet. All arguments outlive it. Return 0, or a negative errno (after a WARN,
- * unless the host is out of memory). Call nb_launches_close in either case. Entered. */
+/* Make streams, events and places for a GPU of `multiprocessors`. `how`, `thread`, `mbps` and `lock` are set
+ * before. The ring need not be open yet. All arguments outlive it. Return 0, or a negative errno (after a
+ * WARN, unless the host is out of memory). Call nb_launches_close in either case. Entered. */
 int nb_launches_open(struct nb_launches *l, const struct nb_context *ctx, const struct nb_cuda_context *cuda,
                      struct nb_ring *ring, nb_cu_function kernel, int multiprocessors, unsigned teams);
 void nb_launches_close(struct nb_launches *l);

@@ -34,9 +34,9 @@
  * When our kernel may end:
  *   - Its operations are served. The engine has begun as many operations as NCCL has handed over up to this
  *     launch, and has no open work. All-reduces cannot be counted: their windows do not tell which is last.
- *   - NCCL's kernel has ended (M is seen) and the engine has no open work, or LINGER_NS have passed. After its
- *     kernel has ended, NCCL's proxy hands over only windows that contribute. With a late peer these may stay
- *     open for long, and the job's stream would wait for that peer. What is left gets a kernel of its own.
+ *   - NCCL's kernel has ended (M is seen) and the engine has no open work, or LINGER_NS have passed. After
+ *     its kernel has ended, NCCL's proxy hands over only windows that contribute. With a late peer these may
+ *     stay open for long, and the job's stream would wait for that peer. What is left gets a kernel of its own.
  *   - Without a mark: the communicator has failed, NCCL has given its windows up, or FORGOTTEN_NS have passed
  *     since the last open work.
  * A waiting M holds up the kernels behind it where the job has one hardware queue. There a launch without
@@ -113,12 +113,12 @@ static nb_cu_event make_event(struct nb_launches *l, int *ret)
     return *ret ? NULL : e;
 }
 
-/* Return the budget of blocks, one a multiprocessor, of all communicators of a GPU whose link has this rate (0:
- * unknown). At most a quarter leaves room for three of NCCL's kernels with 32 channels, or four with 24. A slow
- * link needs less, and each block takes a multiprocessor from the job. On an H100 a block encodes 3.6 GB/s of
- * BF16 gradients with feedback and sums 3.0 of them in pieces of 1 MiB (docs/gpu.md). At 4.3 bits a value a
- * gigabit is 0.47 GB/s of values, encoded and summed: 0.29 blocks. Half as many again absorb smaller pieces. The
- * first team of the first block only carries. */
+/* Return the budget of blocks, one a multiprocessor, of all communicators of a GPU whose link has this rate
+ * (0: unknown). At most a quarter leaves room for three of NCCL's kernels with 32 channels, or four with 24.
+ * A slow link needs less, and each block takes a multiprocessor from the job. On an H100 a block encodes 3.6
+ * GB/s of BF16 gradients with feedback and sums 3.0 of them in pieces of 1 MiB (docs/gpu.md). At 4.3 bits a
+ * value a gigabit is 0.47 GB/s of values, encoded and summed: 0.29 blocks. Half as many again absorb smaller
+ * pieces. The first team of the first block only carries. */
 static unsigned blocks_for(int multiprocessors, uint32_t mbps)
 {
     const unsigned quarter = (unsigned)multiprocessors / 4,

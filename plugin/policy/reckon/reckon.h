@@ -217,7 +217,8 @@ struct nb_reckon_facts {
 enum nb_reckon_codec nb_reckon_codec_of(enum nb_variant variant);
 const char *nb_reckon_codec_name(enum nb_reckon_codec codec);
 
-/* Put the slower of each, and the longer round trip, into *all. An unknown codec is the slowest: it keeps the group coded. */
+/* Put the slower of each, and the longer round trip, into *all. An unknown codec is the slowest: it keeps the
+ * group coded. */
 void nb_reckon_slowest(struct nb_reckon_facts *all, const struct nb_reckon_facts *one);
 
 /* Facts that all nodes of a group share by settings. */
