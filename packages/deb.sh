@@ -3,7 +3,7 @@
 # Makes a .deb for this distribution, from a release:      packages/deb.sh nibble-VERSION.tar.xz [FOLDER]
 # or from a built tree:                                   packages/deb.sh --built BUILD-FOLDER [FOLDER]
 # Writes it to FOLDER (default: here), and its name to stdout. NB_CONFIGURE has more arguments for the first form's
-# configure (default --without-cuda). Needs gcc, make, binutils, dpkg.
+# configure (default --without-cuda), NB_MAINTAINER the name and address, and NB_URL the home page, of who publishes it. Needs gcc, make, binutils, dpkg.
 set -eu
 
 say()
@@ -32,8 +32,9 @@ if [ "$source" ]; then
         make -j"$(nproc)") >"$tmp/log" 2>&1 || { tail -n 20 "$tmp/log" >&2; say "the build failed"; }
 fi
 root=$tmp/root
-make -C "$build" install-strip DESTDIR="$root" prefix=/usr libdir="$lib" >"$tmp/log" 2>&1 ||
+make -C "$build" install-strip DESTDIR="$root" prefix=/usr libdir="$lib" docdir=/usr/share/doc/nibble-nccl >"$tmp/log" 2>&1 ||
     { tail -n 20 "$tmp/log" >&2; say "make install failed"; }
+mv "$root/usr/share/doc/nibble-nccl/LICENSE" "$root/usr/share/doc/nibble-nccl/copyright"
 gzip -9 -n "$root"/usr/share/man/man?/*
 # A built tree may be configured for other folders.
 sed -i "s|^prefix=.*|prefix=/usr|; s|^libdir=.*|libdir=$lib|; s|^includedir=.*|includedir=/usr/include|" "$root$lib/pkgconfig/nibble-codec.pc"
@@ -50,12 +51,13 @@ cat >"$root/DEBIAN/control" <<END
 Package: nibble-nccl
 Version: $version
 Architecture: $arch
-Maintainer: nibble's authors <nibble@localhost>
+Maintainer: ${NB_MAINTAINER:-nibble developers <nibble@package.invalid>}
 Installed-Size: $(du -sk "$root/usr" | cut -f 1)
 Depends: libc6 (>= $glibc)
 Recommends: libibverbs1
 Section: net
-Priority: optional
+Priority: optional${NB_URL:+
+Homepage: $NB_URL}
 Description: NCCL plugin that sends gradients at 4 bits between nodes
  A network plugin for NCCL. Between nodes it sends reduce-scatters and
  all-reduces of gradients at about 4 bits a value with error feedback, and

@@ -21,11 +21,13 @@ deb=$(sh "$srcdir/packages/deb.sh" --built "$builddir" "$tmp") || { echo "FAIL: 
 dpkg-deb --contents "$deb" >"$tmp/contents"
 for file in usr/lib/.*/libnccl-net-nibble.so usr/share/nibble/grafana/nibble.json usr/lib/.*/libnibble-codec.so.0.0.0 \
     usr/lib/.*/pkgconfig/nibble-codec.pc usr/include/nibble/codec.h usr/include/nibble/emulate.h \
-    usr/share/nibble/python/nibble_codec/cluster.py \
+    usr/share/nibble/python/nibble_codec/cluster.py usr/share/nibble/python/nibble_codec/py.typed \
+    usr/share/doc/nibble-nccl/copyright usr/share/doc/nibble-nccl/README.md usr/share/doc/nibble-nccl/docs/operators.md \
+    usr/share/man/man7/nibble.7.gz usr/share/bash-completion/completions/nibble-perf \
     $(for tool in ${NB_TOOLS:?run me by make check}; do echo "usr/bin/${tool##*/} usr/share/man/man1/${tool##*/}.1.gz"; done); do
     grep -q " root/root .* \./$file\$" "$tmp/contents" || fail "not in the package: $file"
 done
-grep -v '/$' "$tmp/contents" | grep -qvE ' \./usr/(bin/nibble-|lib/.*/libnccl-net-nibble\.so$|lib/.*/libnibble-codec\.so|lib/.*/nibble-codec\.pc$|include/nibble/|share/(nibble|man/man1)/)' &&
+grep -v '/$' "$tmp/contents" | grep -qvE ' \./usr/(bin/nibble-|lib/.*/libnccl-net-nibble\.so$|lib/.*/libnibble-codec\.so|lib/.*/nibble-codec\.pc$|include/nibble/|share/(nibble|man/man[17]|doc/nibble-nccl|bash-completion|zsh)/)' &&
     fail "more than what belongs there: $(cat "$tmp/contents")"
 
 # Without a database of dpkg's own nothing is asked of the system's.

@@ -30,11 +30,14 @@ if [ "$source" ]; then
     (cd "$build" && "$tmp/source/configure" --prefix=/usr ${NB_CONFIGURE---without-cuda} && make -j"$(nproc)") >"$tmp/log" 2>&1 ||
         { tail -n 20 "$tmp/log" >&2; say "the build failed"; }
 fi
-make -C "$build" install-strip DESTDIR="$tmp/root" prefix=/usr libdir=/usr/lib >"$tmp/log" 2>&1 ||
+make -C "$build" install-strip DESTDIR="$tmp/root" prefix=/usr libdir=/usr/lib docdir=/usr/share/doc/nibble-nccl >"$tmp/log" 2>&1 ||
     { tail -n 20 "$tmp/log" >&2; say "make install failed"; }
+# One program instead of the tools, which each contain the engine.
+make -C "$build" packages/nibble-tools >"$tmp/log" 2>&1 || { tail -n 20 "$tmp/log" >&2; say "make packages/nibble-tools failed"; }
+strip -o "$tmp/root/usr/lib/nibble-tools" "$build/packages/nibble-tools"
 
 # The oldest C library that has all symbols with the versions that the linker took: the wheel's tag.
-glibc=$(find "$tmp/root/usr/bin" "$tmp/root/usr/lib" -type f ! -name '*.pc' -exec objdump -T {} + |
+glibc=$(find "$tmp/root/usr/lib" -type f ! -name '*.pc' -exec objdump -T {} + |
     sed -n 's/.*GLIBC_\([0-9][0-9.]*\).*/\1/p' | sort -V | tail -n 1)
 [ "$glibc" ] || say "objdump shows no version of the C library"
 version=$(sed -n 's/^#define PACKAGE_VERSION "\(.*\)"/\1/p' "$build/config.h")
@@ -78,11 +81,21 @@ def main():
         print(f"export {name}={shlex.quote(value)}")
     return 0
 '''
+TOOL = '''#!python
+# SPDX-License-Identifier: Apache-2.0
+import os
+import sys
+
+import nibble_nccl
+
+os.execv(os.path.join(nibble_nccl.FOLDER, "nibble-tools"), ["@NAME@", *sys.argv[1:]])
+'''
 METADATA = f'''Metadata-Version: 2.1
 Name: nibble-nccl
 Version: {version}
 Summary: NCCL plugin that sends gradients at 4 bits between nodes: plugin, tools, library and Python module
 License: Apache-2.0
+License-File: LICENSE
 Requires-Python: >=3.8
 Provides-Extra: codec
 Requires-Dist: numpy; extra == "codec"
@@ -92,15 +105,16 @@ NCCL_COLLNET_ENABLE=1, NCCL_NET=nibble so that a job stops without it, and where
 '''
 files = {}  # path in the wheel: bytes, executable
 for path in sorted((root / "bin").iterdir()):
-    files[f"{data}/scripts/{path.name}"] = path.read_bytes(), True
+    files[f"{data}/scripts/{path.name}"] = TOOL.replace("@NAME@", path.name).encode(), True
+files["nibble_nccl/nibble-tools"] = (root / "lib/nibble-tools").read_bytes(), True
 files["nibble_nccl/libnccl-net-nibble.so"] = (root / "lib/libnccl-net-nibble.so").read_bytes(), True
 files["nibble_codec/libnibble-codec.so.0"] = (root / "lib/libnibble-codec.so.0").read_bytes(), True
-for path in sorted((root / "share/nibble/python/nibble_codec").glob("*.py")):
+for path in sorted((root / "share/nibble/python/nibble_codec").iterdir()):
     files[f"nibble_codec/{path.name}"] = path.read_bytes(), False
-for folder in ("share/nibble/grafana", "share/man/man1", "share/man/man7", "share/bash-completion/completions",
-               "share/zsh/site-functions"):
-    for path in sorted((root / folder).iterdir()):
-        files[f"{data}/data/{folder}/{path.name}"] = path.read_bytes(), False
+for path in sorted((root / "share").rglob("*")):
+    if path.is_file() and "nibble_codec" not in path.parts:
+        files[f"{data}/data/{path.relative_to(root)}"] = path.read_bytes(), False
+files[f"{info}/LICENSE"] = (root / "share/doc/nibble-nccl/LICENSE").read_bytes(), False
 variables = dict(line.split()[0].split("=") for line in open(sys.argv[5]) if not line.startswith("#"))
 files["nibble_nccl/__init__.py"] = MAIN.replace("@VARIABLES@", repr(variables)).encode(), False
 files["nibble_nccl/__main__.py"] = b"# SPDX-License-Identifier: Apache-2.0\nimport sys\n\nfrom . import main\n\nsys.exit(main())\n", False

@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "tools/output.h"
 
+#define ALL_TOOLS "nibble-tools" /* packages/nibble_tools.c: takes the tool as its first argument */
 #define SHELL_LINE "exec /bin/sh"
 #define MARK "nibble: this node has ended with status "
 #define EXIT_PROBLEM 2
@@ -138,6 +139,8 @@ static char *command_of(const struct run *r, const struct place *p, int rank, co
         }
     fputc(' ', f);
     quote(f, self);
+    if (strcmp(strrchr(self, '/') ? strrchr(self, '/') + 1 : self, ALL_TOOLS) == 0)
+        fprintf(f, " %s", program_invocation_short_name);
     for (int i = 0; i < r->hosts->nwords; i++) {
         fputc(' ', f);
         quote(f, r->hosts->words[i]);
