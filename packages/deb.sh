@@ -3,7 +3,8 @@
 # Makes a .deb for this distribution, from a release:      packages/deb.sh nibble-VERSION.tar.xz [FOLDER]
 # or from a built tree:                                   packages/deb.sh --built BUILD-FOLDER [FOLDER]
 # Writes it to FOLDER (default: here), and its name to stdout. NB_CONFIGURE has more arguments for the first form's
-# configure (default --without-cuda), NB_MAINTAINER the name and address, and NB_URL the home page, of who publishes it. Needs gcc, make, binutils, dpkg.
+# configure (default --without-cuda), NB_MAINTAINER the name and address, and NB_URL the home page, of who
+# publishes it. Needs gcc, make, binutils, dpkg.
 set -eu
 
 say()
@@ -32,7 +33,8 @@ if [ "$source" ]; then
         make -j"$(nproc)") >"$tmp/log" 2>&1 || { tail -n 20 "$tmp/log" >&2; say "the build failed"; }
 fi
 root=$tmp/root
-make -C "$build" install-strip DESTDIR="$root" prefix=/usr libdir="$lib" docdir=/usr/share/doc/nibble-nccl >"$tmp/log" 2>&1 ||
+make -C "$build" install-strip DESTDIR="$root" prefix=/usr libdir="$lib" docdir=/usr/share/doc/nibble-nccl \
+    >"$tmp/log" 2>&1 ||
     { tail -n 20 "$tmp/log" >&2; say "make install failed"; }
 mv "$root/usr/share/doc/nibble-nccl/LICENSE" "$root/usr/share/doc/nibble-nccl/copyright"
 gzip -9 -n "$root"/usr/share/man/man?/*

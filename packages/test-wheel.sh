@@ -34,9 +34,12 @@ for tool in ${NB_TOOLS:?run me by make check}; do
     "$tmp/site/bin/${tool##*/}" --version >"$tmp/out" 2>&1 || fail "$tool: $(cat "$tmp/out")"
 done
 # The engine is there three times: in the plugin, in the library, and in one program for all tools.
-[ "$(find "$tmp/site" -type f -size +200k | wc -l)" = 3 ] || fail "more copies of the code: $(find "$tmp/site" -type f -size +200k)"
-"$tmp/site/nibble_nccl/nibble-tools" nibble-info --version | grep -q '^nibble-info [0-9]' || fail "nibble-tools with a tool"
-for file in share/doc/nibble-nccl/docs/operators.md share/man/man7/nibble.7 nibble_codec/py.typed nibble_nccl-*.dist-info/LICENSE; do
+[ "$(find "$tmp/site" -type f -size +200k | wc -l)" = 3 ] ||
+    fail "more copies of the code: $(find "$tmp/site" -type f -size +200k)"
+"$tmp/site/nibble_nccl/nibble-tools" nibble-info --version | grep -q '^nibble-info [0-9]' ||
+    fail "nibble-tools with a tool"
+for file in share/doc/nibble-nccl/docs/operators.md share/man/man7/nibble.7 nibble_codec/py.typed \
+    nibble_nccl-*.dist-info/LICENSE; do
     # shellcheck disable=SC2086
     [ -s "$tmp"/site/$file ] || [ "${file##*.}" = typed ] || fail "no $file"
 done

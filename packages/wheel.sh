@@ -30,10 +30,12 @@ if [ "$source" ]; then
     (cd "$build" && "$tmp/source/configure" --prefix=/usr ${NB_CONFIGURE---without-cuda} && make -j"$(nproc)") >"$tmp/log" 2>&1 ||
         { tail -n 20 "$tmp/log" >&2; say "the build failed"; }
 fi
-make -C "$build" install-strip DESTDIR="$tmp/root" prefix=/usr libdir=/usr/lib docdir=/usr/share/doc/nibble-nccl >"$tmp/log" 2>&1 ||
+make -C "$build" install-strip DESTDIR="$tmp/root" prefix=/usr libdir=/usr/lib docdir=/usr/share/doc/nibble-nccl \
+    >"$tmp/log" 2>&1 ||
     { tail -n 20 "$tmp/log" >&2; say "make install failed"; }
 # One program instead of the tools, which each contain the engine.
-make -C "$build" packages/nibble-tools >"$tmp/log" 2>&1 || { tail -n 20 "$tmp/log" >&2; say "make packages/nibble-tools failed"; }
+make -C "$build" packages/nibble-tools >"$tmp/log" 2>&1 ||
+    { tail -n 20 "$tmp/log" >&2; say "make packages/nibble-tools failed"; }
 strip -o "$tmp/root/usr/lib/nibble-tools" "$build/packages/nibble-tools"
 
 # The oldest C library that has all symbols with the versions that the linker took: the wheel's tag.

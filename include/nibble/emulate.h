@@ -116,7 +116,7 @@ int nb_emulate_figures(struct nb_emulation *emulation, int node, enum nb_emulate
 int nb_emulate_residual(struct nb_emulation *emulation, int node, enum nb_emulate_func func, int64_t buffer,
                         unsigned block, size_t count, int8_t *err, uint8_t *scale, float *values);
 
-/* Return version and commit of the library, "0.1.0 (1234abc)", in static storage. */
+/* Return version and commit of the library, "0.2.0 (1234abc)", in static storage. */
 const char *nb_emulate_version(void);
 
 #pragma GCC visibility pop
