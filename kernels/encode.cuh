@@ -72,18 +72,6 @@ NB_DEV uint32_t nb_count_large(const float *h, float max, float threshold, uint3
     return large;
 }
 
-/* nb_plain_max of codec/format.h, of a thin or flat group. */
-NB_DEV float nb_plain_max_of(const float *h, float max)
-{
-    float positive = 0, negative = 0;
-    NB_UNROLL
-    for (unsigned i = 0; i < NB_GROUP; i++) {
-        positive = nb_fmax(positive, h[i]);
-        negative = nb_fmin(negative, h[i]);
-    }
-    return nb_fmax(max, nb_fmin(positive, -negative) * NB_ROOM);
-}
-
 /* Clear the residuals of group g's zeros, in shared memory. */
 NB_DEV void nb_clear_errors(int type, nb_quad *stage, uint32_t g)
 {
@@ -96,6 +84,37 @@ NB_DEV void nb_clear_errors(int type, nb_quad *stage, uint32_t g)
         if (!(v & NB_F32_ABS))
             ((uint8_t *)(stage + NB_ERRORS_AT + nb_place_quad(2, g, i / 16)))[i % 16] = 0;
     }
+}
+
+/* nb_plain_max of codec/format.h, of the thin or flat group h. With NB_READS_ANEW its values are read anew, one by
+ * one. */
+NB_DEV float nb_plain_max_of(int type, int feedback, const nb_quad *stage, uint32_t g, float factor, int idle, const float *values,
+                             float max)
+{
+    if (!NB_READS_ANEW(type)) {
+        float most = 0, least = 0;
+        NB_UNROLL
+        for (unsigned i = 0; i < NB_GROUP; i++) {
+            most = nb_fmax(most, values[i]);
+            least = nb_fmin(least, values[i]);
+        }
+        return nb_fmax(max, nb_fmin(most, -least) * NB_ROOM);
+    }
+    const float unit = feedback && !idle ? nb_unit_of(((const uint8_t *)(stage + NB_SCALES_AT))[g], factor) : 0;
+    float positive = 0, negative = 0;
+    NB_ROLL
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        const unsigned word = type == NB_F32 ? i : i / 2;
+        uint32_t v = ((const uint32_t *)(stage + nb_place_quad(NB_QUADS(type), g, word / 4)))[word % 4];
+        if (type != NB_F32)
+            v = v >> 16 * (i % 2) & 0xffff;
+        float h = nb_widen(type, v);
+        if (feedback)
+            h = h + nb_from_int((int8_t)((const uint8_t *)(stage + NB_ERRORS_AT + nb_place_quad(2, g, i / 16)))[i % 16]) * unit;
+        positive = nb_fmax(positive, h);
+        negative = nb_fmin(negative, h);
+    }
+    return nb_fmax(max, nb_fmin(positive, -negative) * NB_ROOM);
 }
 
 /* Survey group g and fill x with the values of the chosen domain. `bound` limits residuals where the survey
@@ -177,11 +196,11 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
     if (nb_real(fewest) < threshold) {
         NB_RARE;
         ratio = nb_ratio_of(nb_count_large(h, max, threshold, &s->careful));
-        plain = nb_plain_max_of(h, max);
+        plain = nb_plain_max_of(type, feedback, stage, g, factor, (int)s->idle, h, max);
     }
     if (nb_real(fewest) > max * NB_FLAT) {
         NB_RARE;
-        plain = nb_plain_max_of(h, max);
+        plain = nb_plain_max_of(type, feedback, stage, g, factor, (int)s->idle, h, max);
     }
     const float scaled = max_y * 0.125f;
     const int better = !zero && scaled * ratio < plain; /* zeros must arrive as zeros */

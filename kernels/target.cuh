@@ -35,6 +35,11 @@
 #else
 #define NB_ESTIMATES 1
 #endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define NB_READS_ANEW(type) 1 /* rather than to spill registers */
+#else
+#define NB_READS_ANEW(type) 0
+#endif
 #define NB_BRANCH asm volatile("") /* forces a branch: the compiler must not compute the conditional code
                                       and select */
 #define NB_APART asm volatile("" ::: "memory") /* keeps the loads before and after apart */
