@@ -357,6 +357,53 @@ START_TEST(sixteen_bit_outputs)
 END_TEST
 
 /* A caller that flushes denormals or rounds differently gets the same results, and its mode back. */
+/* Sums of FP16 overflow where the exact sum does, also those of coded contributions, so that a loss scaler sees it.
+ * They are finite where only a partial sum would have overflowed, and where they are within the code's error of the
+ * largest number they are that number or infinite, in every variant alike. */
+START_TEST(sums_of_halves_overflow)
+{
+    enum { GROUP = 32, CAP = 4096 };
+    static const float values[][3] = {
+        {60000, 60000, -60000}, {40000, 40000, 20000}, {-40000, -40000, -20000}, {33000, 32600, -100}};
+    for (int coded = 0; coded < 2; coded++)
+        for (size_t k = 0; k < sizeof values / sizeof values[0]; k++) {
+            uint16_t in[3][GROUP], out[GROUP], first[GROUP] = {0};
+            uint8_t wire[2][CAP];
+            struct nb_source source[2];
+            double exact = 0;
+            for (int node = 0; node < 3; node++) {
+                exact += values[k][node];
+                for (size_t i = 0; i < GROUP; i++)
+                    nb_store_value(NB_F16, in[node], i, values[k][node]);
+            }
+            for (int v = VARIANT_REFERENCE; next_variant(&v); v++) {
+                use(v);
+                for (int node = 0; node < 2; node++) {
+                    ssize_t len = sizeof in[node];
+                    if (coded)
+                        len =
+                            nb_encode(NB_CODEC_INT4, NB_F16, in[node], GROUP, 0, NULL, wire[node], CAP, NULL);
+                    ck_assert_int_gt(len, 0);
+                    source[node] =
+                        (struct nb_source){coded ? NB_CODEC_INT4 : NB_CODEC_RAW,
+                                           coded ? (void *)wire[node] : (void *)in[node], (size_t)len};
+                }
+                ck_assert_int_eq(nb_reduce(NB_F16, source, 2, in[2], GROUP, 0, out), 0);
+                if (v == VARIANT_REFERENCE)
+                    memcpy(first, out, sizeof first);
+                ck_assert_mem_eq(out, first, sizeof out);
+            }
+            for (size_t i = 0; i < GROUP; i++) {
+                const double sum = nb_load_value(NB_F16, out, i), error = coded ? 0.15 * 60000 : 32;
+                if (fabs(exact) > 65520 + error)
+                    ck_assert(isinf(sum) && (sum > 0) == (exact > 0));
+                else
+                    ck_assert(fabs(sum - exact) <= error || (isinf(sum) && fabs(exact) + error > 65504));
+            }
+        }
+}
+END_TEST
+
 START_TEST(caller_rounding_mode)
 {
 #if defined(NB_FP_MODES)
@@ -612,5 +659,5 @@ END_TEST
 SUITE_MAIN("quantizing codecs", LOOP(variants_agree, 0, DATA_KINDS), LOOP(bound_is_met_exactly, 0, 8),
            TEST(partial_groups_are_exact), TEST(cuts_do_not_move_groups), TEST(caller_rounding_mode),
            TEST(statistics_of_every_so_many_pieces), TEST(sum_of_mixed_codecs), TEST(sum_in_transform_domain),
-           TEST(sixteen_bit_outputs), TEST(many_sources), TEST(arguments), TEST(truncations),
-           TEST(strange_records), TEST(garbage))
+           TEST(sixteen_bit_outputs), TEST(sums_of_halves_overflow), TEST(many_sources), TEST(arguments),
+           TEST(truncations), TEST(strange_records), TEST(garbage))
