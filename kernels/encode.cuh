@@ -86,10 +86,10 @@ NB_DEV void nb_clear_errors(int type, nb_quad *stage, uint32_t g)
     }
 }
 
-/* nb_plain_max of codec/format.h, of the thin or flat group h. With NB_READS_ANEW its values are read anew, one by
- * one. */
-NB_DEV float nb_plain_max_of(int type, int feedback, const nb_quad *stage, uint32_t g, float factor, int idle, const float *values,
-                             float max)
+/* nb_plain_max of codec/format.h, of the thin or flat group h. With NB_READS_ANEW its values are read anew,
+ * one by one. */
+NB_DEV float nb_plain_max_of(int type, int feedback, const nb_quad *stage, uint32_t g, float factor, int idle,
+                             const float *values, float max)
 {
     if (!NB_READS_ANEW(type)) {
         float most = 0, least = 0;
@@ -100,7 +100,8 @@ NB_DEV float nb_plain_max_of(int type, int feedback, const nb_quad *stage, uint3
         }
         return nb_fmax(max, nb_fmin(most, -least) * NB_ROOM);
     }
-    const float unit = feedback && !idle ? nb_unit_of(((const uint8_t *)(stage + NB_SCALES_AT))[g], factor) : 0;
+    const uint8_t *scales = (const uint8_t *)(stage + NB_SCALES_AT);
+    const float unit = feedback && !idle ? nb_unit_of(scales[g], factor) : 0;
     float positive = 0, negative = 0;
     NB_ROLL
     for (unsigned i = 0; i < NB_GROUP; i++) {
@@ -109,8 +110,10 @@ NB_DEV float nb_plain_max_of(int type, int feedback, const nb_quad *stage, uint3
         if (type != NB_F32)
             v = v >> 16 * (i % 2) & 0xffff;
         float h = nb_widen(type, v);
-        if (feedback)
-            h = h + nb_from_int((int8_t)((const uint8_t *)(stage + NB_ERRORS_AT + nb_place_quad(2, g, i / 16)))[i % 16]) * unit;
+        if (feedback) {
+            const int8_t *errors = (const int8_t *)(stage + NB_ERRORS_AT + nb_place_quad(2, g, i / 16));
+            h = h + nb_from_int(errors[i % 16]) * unit;
+        }
         positive = nb_fmax(positive, h);
         negative = nb_fmin(negative, h);
     }

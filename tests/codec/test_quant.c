@@ -357,9 +357,9 @@ START_TEST(sixteen_bit_outputs)
 END_TEST
 
 /* A caller that flushes denormals or rounds differently gets the same results, and its mode back. */
-/* Sums of FP16 overflow where the exact sum does, also those of coded contributions, so that a loss scaler sees it.
- * They are finite where only a partial sum would have overflowed, and where they are within the code's error of the
- * largest number they are that number or infinite, in every variant alike. */
+/* Sums of FP16 overflow where the exact sum does, also those of coded contributions, so that a loss scaler
+ * sees it. They are finite where only a partial sum would have overflowed, and where they are within the
+ * code's error of the largest number they are that number or infinite, in every variant alike. */
 START_TEST(sums_of_halves_overflow)
 {
     enum { GROUP = 32, CAP = 4096 };
