@@ -54,17 +54,18 @@ if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null 2>&1; then
     [ $? = 1 ] && [ ! -s "$tmp/out" ] && grep -q 'no answer' "$tmp/err" || fail "another user gets: $(cat "$tmp/out" "$tmp/err")"
 fi
 
-# The node that stops is late for the others. Their communicators stand. One of both may have finished its part and lack nothing.
+# While a node is stopped the communicators of the others stand, as far as they are in an operation. The node may
+# have stopped between two operations, where nobody waits for its data, so it need not be late.
 stopped=$(echo "$nodes" | awk '{ print $3 }')
 others=$(echo "$nodes" | awk '{ print $1, $2 }')
 kill -STOP "$stopped"
-for _ in $(seq 50); do
-    sleep 0.2
+for _ in $(seq 15); do
+    sleep 1
     # shellcheck disable=SC2086
     "$top" $others >"$tmp/out" 2>"$tmp/err"
-    grep -q 'late node 2: ' "$tmp/out" && grep -q '  stands [0-9]* s$' "$tmp/out" && break
+    grep -q '  stands [0-9]* s$' "$tmp/out" && break
 done
-grep -q 'late node 2: ' "$tmp/out" && grep -q '  stands [0-9]* s$' "$tmp/out" || fail "node 2 is stopped: $(cat "$tmp/out" "$tmp/err")"
+grep -q '  stands [0-9]* s$' "$tmp/out" || fail "node 2 is stopped: $(cat "$tmp/out" "$tmp/err")"
 kill -CONT "$stopped"
 finish
 
