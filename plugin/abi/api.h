@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The functions behind NCCL's tables, without versions: both halves, the profiler and the tuner. They have
- * the signatures of the newest table. The file of a version (net_v12.c, tuner_v6.c, profiler_v6.c ...) fills
+ * the signatures of the newest table. The file of a version (net_v12.c, tuner_v6.c, profiler_v7.c ...) fills
  * its table with them. Where a version's signature differs, its file has a static function that converts.
  * docs/adding.md says how to add a version.
  *
@@ -12,6 +12,7 @@
 #ifndef NIBBLE_ABI_API_H
 #define NIBBLE_ABI_API_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -160,6 +161,7 @@ struct nb_api_event {
     void *parent;                        /* handle of the event that contains this one */
     const struct nb_prof_coll_api *call; /* of ncclProfileCollApi */
     const struct nb_prof_coll_v5 *coll;  /* of ncclProfileColl */
+    bool symmetric;                      /* of ncclProfileColl: by a kernel for symmetric memory (v7) */
     void *stream;                        /* of ncclProfileKernelLaunch */
 };
 /* event NULL: NCCL passed none. */

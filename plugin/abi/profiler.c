@@ -2,7 +2,7 @@
 /*
  * The profiler, without table versions. See api.h. nibble wants these events: the user's call of a collective
  * (CollApi, v5 and later), its launch (Coll), the launch of NCCL's kernel (KernelLaunch, v5 and later), and
- * collectives of copy engines (CeColl, v6). NCCL delivers related events too. They get a NULL handle, which
+ * collectives of copy engines (CeColl, v6 and later). NCCL delivers related events too. They get a NULL handle, which
  * replaces an earlier event's handle. The next profiler gets its part of all events, see profiler_next.h.
  *
  * The profiler works without the other tables and without a logger. These functions never fail of themselves:
@@ -36,6 +36,15 @@ static const struct nb_launch_observer to_device = {
 
 #define COPY_ENGINES_REPORTED 6 /* and the collectives of copy engines */
 
+#define SYMMETRY_REPORTED 7 /* and which launches are kernels for symmetric memory */
+
+/* Return the NB_REPORTS bits of a version. */
+static unsigned reports(int version)
+{
+    return (version >= CALLS_REPORTED ? NB_REPORTS_CALLS : 0) |
+           (version >= SYMMETRY_REPORTED ? NB_REPORTS_SYMMETRY : 0);
+}
+
 /* Return the mask of events that nibble wants. */
 static int wanted(int version)
 {
@@ -54,8 +63,8 @@ static struct nb_events *begin(const struct nb_prof_setting *s)
     struct nb_events *events = NULL;
 
     if (ctx)
-        events = nb_events_create(ctx, &to_device, s->comm_id, s->nnodes, s->nranks, s->rank,
-                                  s->version >= CALLS_REPORTED);
+        events =
+            nb_events_create(ctx, &to_device, s->comm_id, s->nnodes, s->nranks, s->rank, reports(s->version));
     if (!events) {
         NB_INFO(NCCL_INIT | NCCL_PROFILE, "no memory to record operations of communicator 0x%llx",
                 (unsigned long long)s->comm_id);
@@ -106,8 +115,9 @@ static void *start_call(void *context, const struct nb_prof_coll_api *c)
     return nb_events_call(context, &call);
 }
 
-static void *start_launch(void *context, const void *parent, const struct nb_prof_coll_v5 *c)
+static void *start_launch(void *context, const void *parent, const struct nb_api_event *event)
 {
+    const struct nb_prof_coll_v5 *c = event->coll;
     const struct nb_events_op op = {.func = c->func,
                                     .type = c->datatype,
                                     .algo = c->algo,
@@ -115,7 +125,8 @@ static void *start_launch(void *context, const void *parent, const struct nb_pro
                                     .seq = c->seqNumber,
                                     .send = c->sendBuff,
                                     .recv = c->recvBuff,
-                                    .call = parent};
+                                    .call = parent,
+                                    .symmetric = event->symmetric};
     nb_events_launch(context, &op);
     return nb_events_launched();
 }
@@ -129,7 +140,7 @@ static void *start_own(void *context, const struct nb_api_event *event)
         return context ? start_call(context, event->call) : NULL;
     case ncclProfileColl:
         context = nb_prof_next_own(context);
-        return context ? start_launch(context, nb_prof_next_own_event(event->parent), event->coll) : NULL;
+        return context ? start_launch(context, nb_prof_next_own_event(event->parent), event) : NULL;
     case ncclProfileGroup: return nb_prof_next_own(context) ? nb_events_grouped() : NULL;
     case ncclProfileKernelLaunch:
         context = nb_prof_next_own(context);

@@ -2,8 +2,14 @@
 /*
  * Fragment: a profiler table with the users' calls and the launches of kernels, as in all versions since v5.
  * The file of each version defines VERSION and includes this. A version with another init or other
- * descriptions has its own functions, as profiler_v4.c does.
+ * descriptions has its own functions, as profiler_v4.c does. Later
+ * descriptions begin with those of v5.
  */
+#if VERSION >= 7
+#define SYMMETRIC(d) ((d)->type == ncclProfileColl && (d)->coll.isSymColl)
+#else
+#define SYMMETRIC(d) false
+#endif
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 #define TABLE JOIN(ncclProfiler_v, VERSION)
@@ -31,8 +37,9 @@ static ncclResult_t start(void *context, void **handle, DESCRIPTION_T *d)
     const struct nb_api_event event = {.version = VERSION,
                                        .type = d->type,
                                        .parent = d->parentObj,
-                                       .call = &d->collApi,
-                                       .coll = &d->coll,
+                                       .call = (const void *)&d->collApi,
+                                       .coll = (const void *)&d->coll,
+                                       .symmetric = SYMMETRIC(d),
                                        .stream = d->kernelLaunch.stream,
                                        .description = d};
     return nb_api_prof_start(context, handle, &event);

@@ -75,8 +75,9 @@ static const ncclProfiler_v4_t *v4(void)
     return chain.of.version == 4 ? chain.of.table : NULL;
 }
 
-/* v6 differs in the events of copy engines only: their descriptions are not longer. */
-static const ncclProfiler_v6_t *v5(void)
+/* Each description begins with the one of the version before, so that a table of v5 and later reads its part
+ * of the newest. */
+static const ncclProfiler_v7_t *v5(void)
 {
     return chain.of.version >= 5 ? chain.of.table : NULL;
 }
@@ -113,7 +114,9 @@ static bool asked_for(uint64_t type, int mask)
               engine = ncclProfileCeColl | ncclProfileCeSync | ncclProfileCeBatch;
     int of;
 
-    mask &= chain.of.version == 4 ? (1 << 8) - 1 : chain.of.version == 5 ? (1 << 12) - 1 : (1 << 15) - 1;
+    static const int bits[] = {[4] = 8, [5] = 12, [6] = 15, [7] = 16};
+    _Static_assert(sizeof(bits) / sizeof(bits[0]) == NB_PROFILER_NEWEST + 1, "a version without a mask");
+    mask &= (1 << bits[chain.of.version]) - 1;
     if (chain.of.version == 4 && type > ncclProfileNetPlugin)
         return false;
     switch (type) {
@@ -131,7 +134,7 @@ static bool asked_for(uint64_t type, int mask)
     case ncclProfileCeColl: of = engine; break;
     default: of = (int)type; break;
     }
-    if (type >= ncclProfileCeColl && chain.of.version < 6)
+    if (type >= ncclProfileCeColl && type >> bits[chain.of.version])
         return false;
     return mask & of;
 }
@@ -247,10 +250,10 @@ void *nb_prof_next_own_event(void *handle)
 
 union description {
     ncclProfilerEventDescr_v4_t v4;
-    ncclProfilerEventDescr_v6_t v6;
+    ncclProfilerEventDescr_v7_t v7;
 };
 
-static ncclProfilerEventDescr_v4_t older(const ncclProfilerEventDescr_v6_t *d)
+static ncclProfilerEventDescr_v4_t older(const ncclProfilerEventDescr_v7_t *d)
 {
     ncclProfilerEventDescr_v4_t e = {.type = (uint8_t)d->type, .parentObj = d->parentObj, .rank = d->rank};
 
@@ -321,15 +324,16 @@ static ncclResult_t pass(void *context, void **handle, int version, const void *
             return ncclSuccess;
         return v4()->startEvent(context, handle, &d.v4);
     }
-    d.v6 = *(const ncclProfilerEventDescr_v6_t *)description;
-    foreign = is_foreign(d.v6.type, &d.v6.proxyOp);
-    if (!asked_for(d.v6.type, now_mask()) || (!foreign && !translate(&d.v6.parentObj, &context)))
+    memcpy(&d.v7, description,
+           version >= 7 ? sizeof(ncclProfilerEventDescr_v7_t) : sizeof(ncclProfilerEventDescr_v6_t));
+    foreign = is_foreign(d.v7.type, &d.v7.proxyOp);
+    if (!asked_for(d.v7.type, now_mask()) || (!foreign && !translate(&d.v7.parentObj, &context)))
         return ncclSuccess;
     if (v4()) {
-        d.v4 = older(&d.v6);
+        d.v4 = older(&d.v7);
         return v4()->startEvent(context, handle, &d.v4);
     }
-    return v5()->startEvent(context, handle, &d.v6);
+    return v5()->startEvent(context, handle, &d.v7);
 }
 
 ncclResult_t nb_prof_next_start(void *context, void **handle, void *own, int version, const void *description,

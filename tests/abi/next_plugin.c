@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See next_plugin.h. NEXT_VERSION is 4, 5 or 6. */
+/* See next_plugin.h. NEXT_VERSION is 4, 5, 6 or 7. */
 #include "next_plugin.h"
 
 #include <stdarg.h>
@@ -87,6 +87,15 @@ static ncclResult_t prof_start(void *context, void **handle, TYPE(ncclProfilerEv
         note(" %s %s %zu %d", d->collApi.func, d->collApi.datatype, d->collApi.count,
              d->collApi.graphCaptured);
 #endif
+#if NEXT_VERSION > 6
+    if (d->type == ncclProfileColl)
+        note(" %s %d tag %llu", d->coll.kernelVariant, d->coll.isSymColl,
+             (unsigned long long)d->coll.userTag);
+    if (d->type == ncclProfileCollApi)
+        note(" tag %llu", (unsigned long long)d->collApi.userTag);
+    if (d->type == ncclProfileKernelPhase)
+        note(" channel %d phase %d", d->kernelPhase.channelId, d->kernelPhase.phaseId);
+#endif
     if (d->type == ncclProfileProxyStep)
         note(" step %d", d->proxyStep.step);
     if (d->type == ncclProfileKernelCh)
@@ -138,6 +147,7 @@ EXPORT const TYPE(ncclProfiler) VERSION(ncclProfiler) = {
     .finalize = prof_finalize,
 };
 
+#if NEXT_VERSION <= NB_TUNER_NEWEST
 /* ---- Tuner --------------------------------------------------------------------------------------------- */
 
 static ncclResult_t tuner_init(void **context, uint64_t comm_id, size_t nranks, size_t nnodes)
@@ -159,7 +169,7 @@ static ncclResult_t tuner_info(void *context, ncclFunc_t func, size_t bytes, int
     if (p->refuses)
         return p->refuses;
     if (p->prefers >= 0) {
-        ((float *)table)[p->prefers * protos] = 0.5f;
+        ((float *)table)[p->prefers * protos] = p->writes;
         *channels = 7;
     }
     return ncclSuccess;
@@ -212,3 +222,4 @@ EXPORT const TYPE(ncclTuner) VERSION(ncclTunerPlugin) = {
     .getChunkSize = tuner_chunk,
 #endif
 };
+#endif

@@ -32,7 +32,7 @@ static void *open_next(int version, int i)
     ck_assert_msg(module_lib, "%s", dlerror());
     next = dlsym(module_lib, "nb_next_plugin");
     ck_assert_ptr_nonnull(next);
-    *next = (struct next_plugin){.log = text[i], .cap = LOG_CAP, .prefers = -1};
+    *next = (struct next_plugin){.log = text[i], .cap = LOG_CAP, .prefers = -1, .writes = 0.5f};
     text[i][0] = 0;
     setenv("NIBBLE_PROFILER_NEXT", path, 1);
     setenv("NIBBLE_TUNER_NEXT", path, 1);
@@ -49,15 +49,16 @@ struct player { /* NCCL with a profiler's table of this version */
 };
 
 #define V4(p) ((const ncclProfiler_v4_t *)(p)->table)
-#define V6(p) \
-    ((const ncclProfiler_v6_t *)(p)->table) /* v5 has the same functions, and descriptions of the same size */
+#define V7(p) \
+    ((const ncclProfiler_v7_t *)(p) \
+         ->table) /* v5 and v6 have the same functions, and descriptions that are the beginning of these */
 
 static bool enabled(const struct player *p, int mask)
 {
     return p->mask & mask;
 }
 
-static void *start(struct player *p, void *context, const ncclProfilerEventDescr_v6_t *d)
+static void *start(struct player *p, void *context, const ncclProfilerEventDescr_v7_t *d)
 {
     void *handle = (void *)(uintptr_t)0x77; /* a value left by an earlier event */
 
@@ -82,8 +83,13 @@ static void *start(struct player *p, void *context, const ncclProfilerEventDescr
         }
         ok(V4(p)->startEvent(context, &handle, &e));
     } else {
-        ncclProfilerEventDescr_v6_t e = *d;
-        ok(V6(p)->startEvent(context, &handle, &e));
+        /* Nothing follows the description of this version. */
+        const size_t size = p->version == 7 ? sizeof(*d) : sizeof(ncclProfilerEventDescr_v6_t);
+        ncclProfilerEventDescr_v7_t *e = malloc(size);
+        ck_assert_ptr_nonnull(e);
+        memcpy(e, d, size);
+        ok(V7(p)->startEvent(context, &handle, e));
+        free(e);
     }
     ck_assert_ptr_ne(handle, (void *)(uintptr_t)0x77);
     return handle;
@@ -92,7 +98,7 @@ static void *start(struct player *p, void *context, const ncclProfilerEventDescr
 static void stop(struct player *p, void *handle)
 {
     if (handle)
-        ok(p->version == 4 ? V4(p)->stopEvent(handle) : V6(p)->stopEvent(handle));
+        ok(p->version == 4 ? V4(p)->stopEvent(handle) : V7(p)->stopEvent(handle));
 }
 
 static void state(struct player *p, void *handle, int to)
@@ -101,7 +107,7 @@ static void state(struct player *p, void *handle, int to)
 
     if (handle)
         ok(p->version == 4 ? V4(p)->recordEventState(handle, to, &args)
-                           : V6(p)->recordEventState(handle, to, &args));
+                           : V7(p)->recordEventState(handle, to, &args));
 }
 
 #define STEPS (ncclProfileProxyStep | ncclProfileNetPlugin)
@@ -115,19 +121,19 @@ static void proxy(struct player *p, void *context, void *parent, int pid)
 
     if (enabled(p, OPS))
         op = start(p, context,
-                   &(ncclProfilerEventDescr_v6_t){.type = ncclProfileProxyOp,
+                   &(ncclProfilerEventDescr_v7_t){.type = ncclProfileProxyOp,
                                                   .parentObj = parent,
                                                   .rank = 1,
                                                   .proxyOp = {.pid = pid, .nSteps = 2}});
     state(p, op, 3);
     if (enabled(p, STEPS))
         step = start(p, context,
-                     &(ncclProfilerEventDescr_v6_t){
+                     &(ncclProfilerEventDescr_v7_t){
                          .type = ncclProfileProxyStep, .parentObj = op, .rank = 1, .proxyStep.step = 1});
     if (enabled(p, ncclProfileNetPlugin))
         net =
             start(p, context,
-                  &(ncclProfilerEventDescr_v6_t){.type = ncclProfileNetPlugin, .parentObj = step, .rank = 1});
+                  &(ncclProfilerEventDescr_v7_t){.type = ncclProfileNetPlugin, .parentObj = step, .rank = 1});
     stop(p, net);
     state(p, step, 9);
     stop(p, step);
@@ -142,13 +148,13 @@ static void launch(struct player *p, void *context, void *group, void *call, siz
     if (p->version > 4 && enabled(p, ncclProfileKernelLaunch))
         kernel =
             start(p, context,
-                  &(ncclProfilerEventDescr_v6_t){
+                  &(ncclProfilerEventDescr_v7_t){
                       .type = ncclProfileKernelLaunch, .parentObj = group, .kernelLaunch.stream = &text});
     if (enabled(p, ncclProfileGroup | ncclProfileColl | ncclProfileP2p | WORK))
-        set = start(p, context, &(ncclProfilerEventDescr_v6_t){.type = ncclProfileGroup});
+        set = start(p, context, &(ncclProfilerEventDescr_v7_t){.type = ncclProfileGroup});
     if (enabled(p, ncclProfileColl | WORK))
         coll = start(p, context,
-                     &(ncclProfilerEventDescr_v6_t){.type = ncclProfileColl,
+                     &(ncclProfilerEventDescr_v7_t){.type = ncclProfileColl,
                                                     .parentObj = call,
                                                     .rank = 1,
                                                     .coll = {.func = "AllReduce",
@@ -158,7 +164,10 @@ static void launch(struct player *p, void *context, void *group, void *call, siz
                                                              .algo = "RING",
                                                              .proto = "SIMPLE",
                                                              .recvBuff = &next,
-                                                             .parentGroup = set}});
+                                                             .parentGroup = set,
+                                                             .kernelVariant = "Symk",
+                                                             .isSymColl = true,
+                                                             .userTag = 40}});
     stop(p, kernel);
     stop(p, coll);
     stop(p, set);
@@ -166,10 +175,19 @@ static void launch(struct player *p, void *context, void *group, void *call, siz
     if (enabled(p, ncclProfileKernelCh))
         channel =
             start(p, context,
-                  &(ncclProfilerEventDescr_v6_t){
+                  &(ncclProfilerEventDescr_v7_t){
                       .type = ncclProfileKernelCh, .parentObj = coll, .rank = 1, .kernelCh.channelId = 2});
     state(p, channel, 21);
     stop(p, channel);
+    if (p->version > 6 && enabled(p, ncclProfileKernelPhase)) {
+        channel = start(p, context,
+                        &(ncclProfilerEventDescr_v7_t){.type = ncclProfileKernelPhase,
+                                                       .parentObj = coll,
+                                                       .rank = 1,
+                                                       .kernelPhase = {.channelId = 2, .phaseId = 3}});
+        state(p, channel, 31);
+        stop(p, channel);
+    }
 }
 
 static void *call_of(struct player *p, void *context, void *group, size_t count, bool captured)
@@ -178,13 +196,14 @@ static void *call_of(struct player *p, void *context, void *group, size_t count,
 
     if (p->version > 4 && enabled(p, ncclProfileCollApi | ncclProfileColl | WORK | ENGINE))
         call = start(p, context,
-                     &(ncclProfilerEventDescr_v6_t){.type = ncclProfileCollApi,
+                     &(ncclProfilerEventDescr_v7_t){.type = ncclProfileCollApi,
                                                     .parentObj = group,
                                                     .collApi = {.func = "AllReduce",
                                                                 .count = count,
                                                                 .datatype = "ncclFloat32",
                                                                 .stream = &text,
-                                                                .graphCaptured = captured}});
+                                                                .graphCaptured = captured,
+                                                                .userTag = 41}});
     stop(p, call);
     return call;
 }
@@ -196,7 +215,7 @@ static void operation(struct player *p, void *context, size_t count, bool captur
 
     if (p->version > 4)
         group = enabled(p, (1 << 15) - 1 - ncclProfileProxyCtrl)
-                    ? start(p, context, &(ncclProfilerEventDescr_v6_t){.type = ncclProfileGroupApi})
+                    ? start(p, context, &(ncclProfilerEventDescr_v7_t){.type = ncclProfileGroupApi})
                     : NULL;
     state(p, group, 24);
     call = call_of(p, context, group, count, captured);
@@ -205,7 +224,7 @@ static void operation(struct player *p, void *context, size_t count, bool captur
         launch(p, context, group, call, count);
     if (p->version > 5 && enabled(p, ENGINE))
         engine =
-            start(p, context, &(ncclProfilerEventDescr_v6_t){.type = ncclProfileCeColl, .parentObj = call});
+            start(p, context, &(ncclProfilerEventDescr_v7_t){.type = ncclProfileCeColl, .parentObj = call});
     stop(p, engine);
     proxy(p, (void *)(uintptr_t)0xdead0000, (void *)(uintptr_t)0xbeef0000, -1);
 }
@@ -215,7 +234,7 @@ static void control(struct player *p, void *context)
     void *handle = NULL;
 
     if (enabled(p, ncclProfileProxyCtrl))
-        handle = start(p, context, &(ncclProfilerEventDescr_v6_t){.type = ncclProfileProxyCtrl});
+        handle = start(p, context, &(ncclProfilerEventDescr_v7_t){.type = ncclProfileProxyCtrl});
     state(p, handle, 14);
     stop(p, handle);
 }
@@ -227,20 +246,20 @@ static void profile(struct player *p)
         if (p->version == 4)
             ok(V4(p)->init(&p->context[c], &p->mask, name, 0x10u + (unsigned)c, 2, 4, 1, capture_log));
         else
-            ok(V6(p)->init(&p->context[c], 0x10u + (unsigned)c, &p->mask, name, 2, 4, 1, capture_log));
+            ok(V7(p)->init(&p->context[c], 0x10u + (unsigned)c, &p->mask, name, 2, 4, 1, capture_log));
         ck_assert_ptr_nonnull(p->context[c]);
     }
-    if (p->version < 6) /* older versions of NCCL end here */
-        p->mask &= p->version == 4 ? 255 : 4095;
+    if (p->version < 7) /* older versions of NCCL end here */
+        p->mask &= p->version == 4 ? 255 : p->version == 5 ? 4095 : 0x7fff;
     for (int i = 0; i < 3; i++) {
         operation(p, p->context[i % 2], 1000u + (unsigned)i, i == 1);
         control(p, p->context[0]);
     }
     for (int c = 0; c < 2; c++)
-        ok(p->version == 4 ? V4(p)->finalize(p->context[c]) : V6(p)->finalize(p->context[c]));
+        ok(p->version == 4 ? V4(p)->finalize(p->context[c]) : V7(p)->finalize(p->context[c]));
 }
 
-static const int masks[] = {0x7fff,
+static const int masks[] = {0xffff,
                             ncclProfileColl,
                             ncclProfileProxyStep | ncclProfileProxyCtrl,
                             ncclProfileKernelCh | ncclProfileP2p,
@@ -249,12 +268,17 @@ static const int masks[] = {0x7fff,
                             ncclProfileGroup,
                             ncclProfileKernelLaunch,
                             ncclProfileCeSync,
+                            ncclProfileKernelPhase,
                             0};
 #define MASKS ((int)(sizeof(masks) / sizeof(masks[0])))
 static const int versions[][2] = {{4, 4},
                                   {5, 5},
                                   {6, 6},
+                                  {7, 7},
                                   /* version of NCCL's table, version of the next profiler */
+                                  {7, 6},
+                                  {7, 5},
+                                  {7, 4},
                                   {6, 5},
                                   {6, 4},
                                   {5, 4}};
@@ -264,7 +288,7 @@ static const int versions[][2] = {{4, 4},
  * know. */
 static int known(int version, int mask)
 {
-    return mask & (version == 4 ? 255 : version == 5 ? 4095 : 32767);
+    return mask & (version == 4 ? 255 : version == 5 ? 4095 : version == 6 ? 32767 : 65535);
 }
 
 /* Compare the logs. On a difference print the lines from there. */
@@ -301,11 +325,11 @@ END_TEST
 
 START_TEST(its_mask_may_change_while_the_job_runs)
 {
-    struct player p = {.version = 6};
+    struct player p = {.version = 7};
 
-    open_next(6, 0);
-    p.table = table("ncclProfiler", 6);
-    ok(V6(&p)->init(&p.context[0], 1, &p.mask, NULL, 2, 2, 0, capture_log));
+    open_next(7, 0);
+    p.table = table("ncclProfiler", 7);
+    ok(V7(&p)->init(&p.context[0], 1, &p.mask, NULL, 2, 2, 0, capture_log));
     ck_assert_int_eq(p.mask,
                      ncclProfileColl | ncclProfileCollApi | ncclProfileKernelLaunch | ncclProfileCeColl);
     operation(&p, p.context[0], 5, false);
@@ -316,7 +340,7 @@ START_TEST(its_mask_may_change_while_the_job_runs)
                                  ncclProfileCeColl | ncclProfileProxyOp);
     operation(&p, p.context[0], 7, false);
     ck_assert(strstr(text[0], "ncclFloat32 7"));
-    ok(V6(&p)->finalize(p.context[0]));
+    ok(V7(&p)->finalize(p.context[0]));
 }
 END_TEST
 
@@ -394,9 +418,13 @@ static void *begin_tuner(int version)
     return context;
 }
 
+/* The same pairs for tuners. */
+static const int tuners[][2] = {{4, 4}, {5, 5}, {6, 6}, {6, 5}, {6, 4}, {5, 4}};
+#define TUNERS ((int)(sizeof(tuners) / sizeof(tuners[0])))
+
 START_TEST(the_next_tuner_is_asked_first)
 {
-    const int ours = versions[_i][0], theirs = versions[_i][1];
+    const int ours = tuners[_i][0], theirs = tuners[_i][1];
     const ncclTuner_v6_t *t;
     size_t chunk = 1 << 17;
     void *context;
@@ -452,5 +480,5 @@ END_TEST
 SUITE_MAIN("next", FIXTURE(setup, NULL), LOOP(the_next_profiler_is_told_what_it_would_be, 0, MASKS *VERSIONS),
            TEST(its_mask_may_change_while_the_job_runs), TEST(its_failure_is_its_own),
            LOOP(names_that_lead_nowhere_are_told, 0, 3), FIXTURE(setup, NULL),
-           LOOP(the_next_tuner_is_asked_first, 0, VERSIONS),
+           LOOP(the_next_tuner_is_asked_first, 0, TUNERS),
            TEST(a_tuner_is_passed_on_without_a_network_half))

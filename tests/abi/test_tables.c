@@ -65,8 +65,8 @@ START_TEST(every_release_finds_its_newest_version)
     static const struct {
         const char *release;
         int newest;
-    } releases[] = {{"2.20", 8},  {"2.23", 8},  {"2.24", 9}, {"2.26", 10},
-                    {"2.27", 10}, {"2.28", 11}, {"2.30", 12}};
+    } releases[] = {{"2.20", 8},  {"2.23", 8},  {"2.24", 9},  {"2.26", 10},
+                    {"2.27", 10}, {"2.28", 11}, {"2.30", 12}, {"2.32", 12}};
     for (size_t i = 0; i < sizeof(releases) / sizeof(releases[0]); i++) {
         int net = 0;
         int coll = 0;
@@ -487,32 +487,34 @@ START_TEST(profiler_alone)
     const ncclProfiler_v4_t *p4 = table_of("ncclProfiler_v4");
     const ncclProfiler_v5_t *p5 = table_of("ncclProfiler_v5");
     const ncclProfiler_v6_t *p6 = table_of("ncclProfiler_v6");
-    ncclProfilerEventDescr_v6_t d = {.type = ncclProfileCollApi};
+    const ncclProfiler_v7_t *p7 = table_of("ncclProfiler_v7");
+    ncclProfilerEventDescr_v7_t d = {.type = ncclProfileCollApi};
     void *ctx = NULL, *handle = &d;
     int mask = 0;
 
-    ck_assert(p4 && p5 && p6);
-    ck_assert_str_eq(p6->name, "nibble");
+    ck_assert(p4 && p5 && p6 && p7);
+    ck_assert_str_eq(p7->name, "nibble");
     ck_assert(p4->init && p4->startEvent && p4->stopEvent && p4->recordEventState && p4->finalize);
-    ok(p6->startEvent(NULL, &handle, &d));
+    ok(p7->startEvent(NULL, &handle, &d));
     ck_assert_ptr_null(handle);
-    ok(p6->init(&ctx, 7, &mask, NULL, 2, 2, 0, NULL));
+    ok(p7->init(&ctx, 7, &mask, NULL, 2, 2, 0, NULL));
     ck_assert_ptr_nonnull(ctx);
     ck_assert_int_eq(mask,
                      ncclProfileColl | ncclProfileCollApi | ncclProfileKernelLaunch | ncclProfileCeColl);
     d.collApi.func = "AllReduce";
     d.collApi.datatype = "ncclFloat32";
     d.collApi.count = 5;
-    ok(p6->startEvent(ctx, &handle, &d));
+    ok(p7->startEvent(ctx, &handle, &d));
     ck_assert_ptr_nonnull(handle);
-    ok(p6->recordEventState(handle, 0, NULL));
-    ok(p6->stopEvent(handle));
+    ok(p7->recordEventState(handle, 0, NULL));
+    ok(p7->stopEvent(handle));
     d.parentObj = handle;
     d.type = ncclProfileColl;
     memset(&d.coll, 0, sizeof(d.coll)); /* without any text */
-    ok(p6->startEvent(ctx, &handle, &d));
+    ok(p7->startEvent(ctx, &handle, &d));
     ck_assert_ptr_null(handle);
-    ok(p6->finalize(ctx));
+    ok(p7->finalize(ctx));
+    ok(p6->finalize(NULL));
     ok(p5->finalize(NULL));
     ok(p4->finalize(NULL));
 }

@@ -17,7 +17,7 @@
 #include "policy/records/records.h"
 #include "torch_stack.h"
 
-extern const ncclProfiler_v6_t ncclProfiler_v6;
+extern const ncclProfiler_v7_t ncclProfiler_v7;
 
 static long rounds = 1000000;
 
@@ -37,11 +37,11 @@ static void *produce(void *arg)
         uint64_t t0 = nb_now_ns(), t1;
         for (int k = 0; k < 64; k++) {
             batch[k] = o;
-            ev_call(&ncclProfiler_v6, &r->comm, &batch[k]);
+            ev_call(&ncclProfiler_v7, &r->comm, &batch[k]);
         }
         t1 = nb_now_ns();
         for (int k = 0; k < 64; k++)
-            ev_launch(&ncclProfiler_v6, &r->comm, &batch[k], 1);
+            ev_launch(&ncclProfiler_v7, &r->comm, &batch[k], 1);
         launches += nb_now_ns() - t1;
         calls += t1 - t0;
     }
@@ -70,12 +70,12 @@ static void producers(struct nb_queue *queue, int n)
     stop = 0;
     pthread_create(&consumer, NULL, consume, queue);
     for (int i = 0; i < n; i++)
-        ev_open(&ncclProfiler_v6, &r[i].comm, 1 + (uint64_t)i, 2, 2, 0);
+        ev_open(&ncclProfiler_v7, &r[i].comm, 1 + (uint64_t)i, 2, 2, 0);
     for (int i = 0; i < n; i++)
         pthread_create(&thread[i], NULL, produce, &r[i]);
     for (int i = 0; i < n; i++) {
         pthread_join(thread[i], NULL);
-        ev_close(&ncclProfiler_v6, &r[i].comm);
+        ev_close(&ncclProfiler_v7, &r[i].comm);
         call += r[i].call_ns / n;
         launch += r[i].launch_ns / n;
     }

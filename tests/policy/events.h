@@ -24,12 +24,13 @@ struct ev_op {
     void *recv;
     const char *algo;
     bool captured;
-    void *call; /* set by ev_call */
+    bool symmetric; /* launched with a kernel for symmetric memory */
+    void *call;     /* set by ev_call */
 };
 
 static const char *const ev_funcs[] = {"AllReduce", "AllGather", "ReduceScatter"};
 
-static inline void ev_open(const ncclProfiler_v6_t *prof, struct ev_comm *c, uint64_t id, int nnodes,
+static inline void ev_open(const ncclProfiler_v7_t *prof, struct ev_comm *c, uint64_t id, int nnodes,
                            int nranks, int rank)
 {
     memset(c, 0, sizeof(*c));
@@ -37,9 +38,9 @@ static inline void ev_open(const ncclProfiler_v6_t *prof, struct ev_comm *c, uin
 }
 
 /* Fire the events of the user's call. */
-static inline void ev_call(const ncclProfiler_v6_t *prof, struct ev_comm *c, struct ev_op *op)
+static inline void ev_call(const ncclProfiler_v7_t *prof, struct ev_comm *c, struct ev_op *op)
 {
-    ncclProfilerEventDescr_v6_t d;
+    ncclProfilerEventDescr_v7_t d;
 
     memset(&d, 0, sizeof(d));
     d.type = ncclProfileCollApi;
@@ -53,10 +54,10 @@ static inline void ev_call(const ncclProfiler_v6_t *prof, struct ev_comm *c, str
 }
 
 /* Fire the events of the launch, or of one replay of it. With `told` 0 the event is lost on its way. */
-static inline void ev_launch(const ncclProfiler_v6_t *prof, struct ev_comm *c, const struct ev_op *op,
+static inline void ev_launch(const ncclProfiler_v7_t *prof, struct ev_comm *c, const struct ev_op *op,
                              int told)
 {
-    ncclProfilerEventDescr_v6_t d;
+    ncclProfilerEventDescr_v7_t d;
     void *handle = (void *)(uintptr_t)0xdead;
 
     memset(&d, 0, sizeof(d));
@@ -70,6 +71,7 @@ static inline void ev_launch(const ncclProfiler_v6_t *prof, struct ev_comm *c, c
     d.coll.datatype = op->func == EV_ALL_GATHER ? "ncclInt8" : op->type;
     d.coll.algo = op->algo ? op->algo : "COLLNET_DIRECT";
     d.coll.proto = "SIMPLE";
+    d.coll.isSymColl = op->symmetric;
     if (told) {
         prof->startEvent(c->ctx, &handle, &d);
         if (handle)
@@ -79,7 +81,7 @@ static inline void ev_launch(const ncclProfiler_v6_t *prof, struct ev_comm *c, c
         c->seq[op->func]++;
 }
 
-static inline void ev_close(const ncclProfiler_v6_t *prof, struct ev_comm *c)
+static inline void ev_close(const ncclProfiler_v7_t *prof, struct ev_comm *c)
 {
     if (c->ctx)
         prof->finalize(c->ctx);

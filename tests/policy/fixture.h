@@ -12,7 +12,7 @@
 #include "events.h"
 #include "policy/records/records.h"
 
-static const ncclProfiler_v6_t *const prof = &NB_NEWEST_PROFILER;
+static const ncclProfiler_v7_t *const prof = &NB_NEWEST_PROFILER;
 static int buffer[4];
 static struct nb_context *node; /* the process's context */
 static _Thread_local int gpu = -1;

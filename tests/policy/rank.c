@@ -9,7 +9,7 @@
 
 #define INT4_NMSE 0.0070
 
-static const ncclProfiler_v6_t *const prof = &NB_NEWEST_PROFILER;
+static const ncclProfiler_v7_t *const prof = &NB_NEWEST_PROFILER;
 
 int rank_open(struct hx_node *node, const struct hx_comm_cfg *cfg, int ranks_a_node, struct rank *r)
 {

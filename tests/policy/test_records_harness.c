@@ -20,7 +20,7 @@
 #include "tests/abi/next_plugin.h"
 #include "tests/harness/lib/suite.h"
 
-static const ncclProfiler_v6_t *const prof = &NB_NEWEST_PROFILER;
+static const ncclProfiler_v7_t *const prof = &NB_NEWEST_PROFILER;
 static const char *const env[] = {"NIBBLE_MIN_BYTES=0", "NIBBLE_EF=off", NULL};
 
 /* ---- all sizes, channels, types ---- */

@@ -16,8 +16,8 @@ static const struct {
     {22800, {11, 5, 5, ""}},
     {22900, {11, 5, 6, ""}},
     {23000, {12, 6, 6, ""}},
-    {23100, {12, 6, 6, "known by the tables that its library looks up only"}},
-    {23300, {12, 6, 6, "later than the releases that this nibble knows"}},
+    {23100, {12, 6, 7, ""}},
+    {23300, {12, 6, 7, "later than the releases that this nibble knows"}},
 };
 
 bool info_support_of(int version, struct info_support *support)

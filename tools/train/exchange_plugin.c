@@ -20,7 +20,7 @@ struct plugin {
     struct hx_lib *lib;
     struct hx_comm *comm;
     void *object; /* second handle of the shared object, for its profiler and tuner */
-    const ncclProfiler_v6_t *profiler;
+    const ncclProfiler_v7_t *profiler;
     struct ev_comm events;
     const ncclTuner_v6_t *tuner;
     void *tuner_ctx;
@@ -34,11 +34,11 @@ static int find_tables(struct nbt_exchange *x, struct plugin *p)
 {
     const char *path = x->cfg.plugin ? x->cfg.plugin : hx_plugin_path();
     p->object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    p->profiler = p->object ? dlsym(p->object, "ncclProfiler_v6") : NULL;
+    p->profiler = p->object ? dlsym(p->object, "ncclProfiler_v7") : NULL;
     p->tuner = p->object ? dlsym(p->object, "ncclTunerPlugin_v6") : NULL;
     if (p->profiler && p->tuner)
         return 0;
-    hx_fail("%s has no ncclProfiler_v6 or no ncclTunerPlugin_v6", path);
+    hx_fail("%s has no ncclProfiler_v7 or no ncclTunerPlugin_v6", path);
     return -ENOENT;
 }
 

@@ -41,9 +41,9 @@ struct nb_events {
     struct nb_queue *queue;
     struct nb_job *job;
     int device, nnodes, nranks;
-    uint32_t node; /* own node's number, from 1. 0: unknown */
-    int has_calls;
-    uint32_t salt; /* sets apart handles of different communicators */
+    uint32_t node;    /* own node's number, from 1. 0: unknown */
+    unsigned reports; /* NB_REPORTS bits */
+    uint32_t salt;    /* sets apart handles of different communicators */
     uint64_t comm_id;
     _Atomic uint64_t heads; /* bit H: a node may have H heads. 0: more heads than bits */
     struct call *ring;
@@ -161,10 +161,13 @@ static int look_up(struct nb_events *ev, const void *handle, struct known *out)
 
 /* ---- operations that bypass the plugin ---------------------------------------------------------------- */
 
-/* Warn once. NCCL 2.30 takes such operations out before it chooses an algorithm (enqueue.cc,
- * scheduler/symmetric_sched.cc). */
-static void tell_bypass(struct nb_events *ev, int func, const char *how)
+#define SYMMETRIC_KERNELS "with kernels for symmetric memory"
+
+/* Count `n` operations and warn once. NCCL 2.30 takes such operations out before it chooses an algorithm
+ * (enqueue.cc, scheduler/symmetric_sched.cc). */
+static void bypass(struct nb_events *ev, int func, uint64_t n, const char *how)
 {
+    add(&ev->n_bypassed, n);
     if (atomic_exchange_explicit(&ev->bypassed, true, memory_order_relaxed))
         return;
     NB_WARN(
@@ -173,18 +176,17 @@ static void tell_bypass(struct nb_events *ev, int func, const char *how)
         (unsigned long long)ev->comm_id, nb_func_name((enum nb_func)func), how);
 }
 
-/* Count calls without a launch event of an operation: NCCL launches kernels for symmetric memory without one.
- * Groups have many calls before the first launch. */
+/* Count calls without a launch event of an operation: before 2.31 NCCL launches kernels for symmetric memory
+ * without one. Groups have many calls before the first launch. */
 static void count_unlaunched(struct nb_events *ev, int func)
 {
     const uint32_t n = 1 + atomic_fetch_add_explicit(&ev->unlaunched[func], 1, memory_order_relaxed);
 
     atomic_fetch_add_explicit(&ev->pending[func], 1, memory_order_relaxed);
 
-    if (ev->nnodes < 2 || n < NB_EVENTS_UNLAUNCHED)
+    if (ev->nnodes < 2 || n < NB_EVENTS_UNLAUNCHED || ev->reports & NB_REPORTS_SYMMETRY)
         return;
-    add(&ev->n_bypassed, n == NB_EVENTS_UNLAUNCHED ? n : 1);
-    tell_bypass(ev, func, "with kernels for symmetric memory");
+    bypass(ev, func, n == NB_EVENTS_UNLAUNCHED ? n : 1, SYMMETRIC_KERNELS);
 }
 
 void nb_events_copy_engine(struct nb_events *ev, const char *name)
@@ -194,8 +196,7 @@ void nb_events_copy_engine(struct nb_events *ev, const char *name)
     if (func < 0 || ev->nnodes < 2)
         return;
     atomic_store_explicit(&ev->unlaunched[func], 0, memory_order_relaxed);
-    add(&ev->n_bypassed, 1);
-    tell_bypass(ev, func, "with copy engines");
+    bypass(ev, func, 1, "with copy engines");
 }
 
 /* ---- the user's call --------------------------------------------------------------------------------- */
@@ -400,7 +401,9 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
         add(&ev->n_elsewhere, 1);
         return;
     }
-    reaches = reaches_collnet(op->algo, ev->nnodes, &chain);
+    reaches = reaches_collnet(op->algo, ev->nnodes, &chain) && !op->symmetric;
+    if (op->symmetric && ev->nnodes > 1)
+        bypass(ev, func, 1, SYMMETRIC_KERNELS);
     if (reaches && func == NB_FUNC_ALL_REDUCE)
         kernel.sums |= kernel.events == ev;
     else if (reaches && ev->launches)
@@ -431,7 +434,7 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
             r.flags |= NB_RECORD_DOUBT;
             add(&ev->n_contradictions, (uint64_t)reaches);
         }
-    } else if (ev->has_calls && reaches) {
+    } else if (ev->reports & NB_REPORTS_CALLS && reaches) {
         add(&ev->n_orphans, 1);
     }
     /* Announce operations inside the node, too: they show where a step begins, and how long it is. */
@@ -459,7 +462,7 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
 /* ---- life -------------------------------------------------------------------------------------------- */
 
 struct nb_events *nb_events_create(struct nb_context *ctx, const struct nb_launch_observer *launches,
-                                   uint64_t comm_id, int nnodes, int nranks, int rank, int has_calls)
+                                   uint64_t comm_id, int nnodes, int nranks, int rank, unsigned reports)
 {
     struct nb_events *ev = calloc(1, sizeof(*ev));
     int local;
@@ -467,11 +470,11 @@ struct nb_events *nb_events_create(struct nb_context *ctx, const struct nb_launc
     if (!ev)
         return NULL;
     ev->ctx = ctx;
-    ev->launches = has_calls ? launches : NULL;
+    ev->launches = reports & NB_REPORTS_CALLS ? launches : NULL;
     ev->device = nb_current_gpu(ctx);
     ev->nnodes = nnodes > 0 ? nnodes : 1;
     ev->nranks = nranks > 0 ? nranks : 1;
-    ev->has_calls = has_calls;
+    ev->reports = reports;
     ev->comm_id = comm_id;
     ev->salt = nb_count_profiler(ctx) & 0x7f;
     /* A node has at least one head and at most as many as ranks. With one rank a node the number is certain.

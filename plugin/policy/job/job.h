@@ -23,7 +23,8 @@ struct nb_job;
 #define NB_EVENTS_RING 4096u  /* user's calls that are kept until their launch */
 #define NB_EVENTS_BLOCK 1024u /* captured calls of a block ... */
 #define NB_EVENTS_BLOCKS 64u  /* ... and the largest number of blocks */
-/* Calls of a collective in a row without a launch, after which they count as bypassing CollNet. */
+/* Calls of a collective in a row without a launch, after which they count as bypassing CollNet. Only for
+ * versions of NCCL that do not report kernels for symmetric memory. */
 #define NB_EVENTS_UNLAUNCHED 2048u
 
 struct nb_events; /* of one rank of one communicator */
@@ -78,13 +79,19 @@ struct nb_events_op {
     uint64_t seq;
     const void *send, *recv;
     const void *call; /* handle of the user's call, or anything */
+    bool symmetric;   /* by a kernel for symmetric memory: it does not reach CollNet */
 };
 
-/* Create the events of one rank of one communicator. The thread has the rank's GPU current. With `has_calls`
- * this NCCL reports the users' calls and its launches. `launches`, unless NULL, observes these launches and
- * outlives the events. Return NULL without memory. */
+/* What NCCL reports: the users' calls and the launches of kernels, and which launches are kernels for
+ * symmetric memory. */
+#define NB_REPORTS_CALLS 1u
+#define NB_REPORTS_SYMMETRY 2u
+
+/* Create the events of one rank of one communicator. The thread has the rank's GPU current. `reports` has
+ * NB_REPORTS bits. `launches`, unless NULL, observes the launches of kernels and outlives the events. Return
+ * NULL without memory. */
 struct nb_events *nb_events_create(struct nb_context *ctx, const struct nb_launch_observer *launches,
-                                   uint64_t comm_id, int nnodes, int nranks, int rank, int has_calls);
+                                   uint64_t comm_id, int nnodes, int nranks, int rank, unsigned reports);
 /* Set the name of a communicator that has one. */
 void nb_events_name(struct nb_events *events, const char *name);
 void nb_events_destroy(struct nb_events *events);

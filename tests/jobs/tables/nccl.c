@@ -24,7 +24,9 @@ void nccl_open(struct nccl_comm *c, const struct fw_nccl *nccl, uint64_t id, int
     else if (nccl->profiler == 5)
         ncclProfiler_v5.init(&c->events.ctx, id, &c->events.mask, NULL, nodes, ranks, rank, NULL);
     else if (nccl->profiler == 6)
-        ev_open(&ncclProfiler_v6, &c->events, id, nodes, ranks, rank);
+        ncclProfiler_v6.init(&c->events.ctx, id, &c->events.mask, NULL, nodes, ranks, rank, NULL);
+    else if (nccl->profiler == 7)
+        ev_open(&ncclProfiler_v7, &c->events, id, nodes, ranks, rank);
 }
 
 int nccl_open_tuner(struct nccl_comm *c, uint64_t id, int ranks)
@@ -48,7 +50,7 @@ void nccl_close(struct nccl_comm *c)
     else if (c->nccl && c->tuner)
         ncclTunerPlugin_v6.finalize(c->tuner);
     if (c->events.ctx)
-        ncclProfiler_v6.finalize(c->events.ctx);
+        ncclProfiler_v7.finalize(c->events.ctx);
     c->tuner = c->events.ctx = NULL;
 }
 
@@ -73,17 +75,16 @@ static void launch_v4(struct nccl_comm *c, const struct ev_op *op)
         ncclProfiler_v4.stopEvent(handle);
 }
 
-/* Events of v5 have the layout of v6. */
-_Static_assert(sizeof(ncclProfilerEventDescr_v5_t) <= sizeof(ncclProfilerEventDescr_v6_t),
-               "one fits the other");
-
-static ncclResult_t start_v5(void *ctx, void **handle, ncclProfilerEventDescr_v6_t *d6)
-{
-    ncclProfilerEventDescr_v5_t d;
-
-    memcpy(&d, d6, sizeof(d));
-    return ncclProfiler_v5.startEvent(ctx, handle, &d);
-}
+/* Events of v5 and v6 are the beginning of v7's. */
+#define OLDER(V) \
+    static ncclResult_t start_v##V(void *ctx, void **handle, ncclProfilerEventDescr_v7_t *newest) \
+    { \
+        ncclProfilerEventDescr_v##V##_t d; \
+        memcpy(&d, newest, sizeof(d)); \
+        return ncclProfiler_v##V.startEvent(ctx, handle, &d); \
+    }
+OLDER(5)
+OLDER(6)
 
 static int ask(struct nccl_comm *c, enum nb_func func, size_t bytes)
 {
@@ -113,7 +114,7 @@ static int ask(struct nccl_comm *c, enum nb_func func, size_t bytes)
 }
 
 struct user_call {
-    const ncclProfiler_v6_t *prof;
+    const ncclProfiler_v7_t *prof;
     struct nccl_comm *comm;
     struct ev_op *op;
 };
@@ -129,19 +130,23 @@ int nccl_start(struct nccl_comm *c, struct ev_op *op, enum nb_func func, size_t 
 {
     static const enum torch_function script[] = {TORCH_PYTHON},
                                      reducer[] = {TORCH_PYTHON, TORCH_ENGINE, TORCH_BUCKET};
-    ncclProfiler_v6_t five = ncclProfiler_v6;
-    const ncclProfiler_v6_t *prof = c->nccl->profiler == 5 ? &five : &ncclProfiler_v6;
-    struct user_call call = {prof, c, op};
+    ncclProfiler_v7_t prof = ncclProfiler_v7;
+    struct user_call call = {&prof, c, op};
     int collnet;
 
-    five.startEvent = start_v5;
-    five.stopEvent = ncclProfiler_v5.stopEvent;
+    if (c->nccl->profiler == 5) {
+        prof.startEvent = start_v5;
+        prof.stopEvent = ncclProfiler_v5.stopEvent;
+    } else if (c->nccl->profiler == 6) {
+        prof.startEvent = start_v6;
+        prof.stopEvent = ncclProfiler_v6.stopEvent;
+    }
     if (c->nccl->profiler >= 5)
         torch_call(bucket ? reducer : script, bucket ? 3 : 1, tell_call, &call);
     collnet = ask(c, func, bytes);
     op->algo = collnet > 0 ? "COLLNET_DIRECT" : "RING";
     if (c->nccl->profiler >= 5)
-        ev_launch(prof, &c->events, op, 1);
+        ev_launch(&prof, &c->events, op, 1);
     else if (c->nccl->profiler == 4)
         launch_v4(c, op);
     return collnet;

@@ -13,7 +13,7 @@ struct fw_nccl {
     const char *name;
     int net;      /* version of the net and CollNet tables, 8 to 12 */
     int tuner;    /* 0: absent, or another plugin's. 4 to 6 */
-    int profiler; /* 0: the same. 4 to 6 */
+    int profiler; /* 0: the same. 4 to 7 */
 };
 
 struct hx_lib;

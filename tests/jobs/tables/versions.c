@@ -97,12 +97,13 @@ PROMISE(v27, {{"2.27 with profiler", 10, 4, 4}, -1, 0, 0})
 PROMISE(v28, {{"2.28", 11, 5, 5}, 1, 0, 0})
 PROMISE(v29, {{"2.29", 11, 5, 6}, 1, 0, 0})
 PROMISE(v30, {{"2.30", 12, 6, 6}, 1, 0, 0})
+PROMISE(v31, {{"2.31, 2.32", 12, 6, 7}, 1, 0, 0})
 PROMISE(other_profiler, {{"2.30, another profiler", 12, 6, 0}, 0, 1, 0})
 PROMISE(other_tuner, {{"2.30, another tuner", 12, 0, 6}, 1, 0, 1})
 PROMISE(other_both, {{"2.28, another of both", 11, 0, 0}, 0, 1, 1})
 
 HX_MAIN({"2.20", v20, 0}, {"2.24", v24, HX_CASE_LONG}, {"2.26", v26, HX_CASE_LONG},
         {"2.26-other-tuner", v26_untuned, HX_CASE_LONG}, {"2.27", v27, HX_CASE_FULL},
-        {"2.28", v28, HX_CASE_FULL}, {"2.29", v29, HX_CASE_LONG}, {"2.30", v30, HX_CASE_LONG},
-        {"other-profiler", other_profiler, HX_CASE_FULL}, {"other-tuner", other_tuner, HX_CASE_FULL},
-        {"other-both", other_both, HX_CASE_LONG})
+        {"2.28", v28, HX_CASE_LONG}, {"2.29", v29, HX_CASE_LONG}, {"2.30", v30, HX_CASE_LONG},
+        {"2.31", v31, HX_CASE_FULL}, {"other-profiler", other_profiler, HX_CASE_FULL},
+        {"other-tuner", other_tuner, HX_CASE_FULL}, {"other-both", other_both, HX_CASE_LONG})
