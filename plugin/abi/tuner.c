@@ -79,20 +79,39 @@ ncclResult_t nb_api_tuner_init(void **context, uint64_t comm_id, size_t nranks, 
     return result;
 }
 
+/* The next tuner rules an entry out by -1. NCCL up to 2.30 skips -1. From 2.31 on NCCL takes the least entry of
+ * those that it can run, which then is the -1. A cost of years is never the least, in any version. */
+#define NEVER 1e15f /* microseconds */
+#define ENTRIES 128 /* NCCL has 21 */
+
+static void rule_out(float *cost, const float *offered, int entries)
+{
+    for (int i = 0; i < entries; i++)
+        if (offered[i] >= 0 && cost[i] < 0)
+            cost[i] = NEVER;
+}
+
 ncclResult_t nb_api_tuner_info(void *context, ncclFunc_t func, size_t bytes, int ops, float **table,
                                int algos, int protos, int registered, int *channels)
 {
     const struct tuner *t = context;
-    const int offered = channels ? *channels : 0;
-    ncclResult_t result = ncclSuccess;
+    const int offered_channels = channels ? *channels : 0;
+    float offered[ENTRIES], *cost = (float *)table;
+    ncclResult_t result;
+    int entries = 0;
 
-    if (t)
-        result = nb_tuner_next_info(&t->next, func, bytes, ops, table, algos, protos, registered, channels);
-    if (!t || result != ncclSuccess || !t->tuning.params || !table)
-        return result;
+    if (!t)
+        return ncclSuccess;
+    if (cost && t->next.of.table && algos > 0 && protos > 0 && algos <= ENTRIES / protos)
+        entries = algos * protos;
+    if (entries)
+        memcpy(offered, cost, (size_t)entries * sizeof(*cost));
+    result = nb_tuner_next_info(&t->next, func, bytes, ops, table, algos, protos, registered, channels);
     /* A number of channels was meant for the choice that is changed; NCCL does not check it for CollNet. */
-    if (nb_tuning_costs(&t->tuning, func, bytes, (float *)table, algos, protos) && channels)
-        *channels = offered;
+    if (result == ncclSuccess && t->tuning.params && cost &&
+        nb_tuning_costs(&t->tuning, func, bytes, cost, algos, protos) && channels)
+        *channels = offered_channels;
+    rule_out(cost, offered, entries);
     return result;
 }
 

@@ -5,6 +5,7 @@
  * plays NCCL's part, including the rule of masks, as NCCL's src/plugin/profiler.cc does it.
  */
 #include <dlfcn.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -460,6 +461,30 @@ START_TEST(the_next_tuner_is_asked_first)
 }
 END_TEST
 
+/* From 2.31 on NCCL takes the least entry of those that it can run, so that a tuner's -1 would be chosen. A
+ * tuner that rules an entry out gets a cost in its place that is never the least. Entries that NCCL rules out
+ * stay -1. */
+START_TEST(a_ruled_out_entry_is_never_the_least)
+{
+    const ncclTuner_v6_t *t;
+    void *context;
+    int channels;
+
+    open_next(6, 0);
+    if (_i)
+        init_v12();
+    t = table("ncclTunerPlugin", 6);
+    context = begin_tuner(6);
+    next->prefers = NCCL_ALGO_RING;
+    next->writes = -1;
+    ask(t, context, 1000, &channels, ncclSuccess);
+    ck_assert(costs[NCCL_ALGO_RING][0] > 1e9f && isfinite(costs[NCCL_ALGO_RING][0]));
+    ck_assert(costs[NCCL_ALGO_RING][1] == 10);
+    ck_assert(costs[NCCL_ALGO_TREE][0] == -1);
+    ok(t->finalize(context));
+}
+END_TEST
+
 /* NCCL may load nibble's tuner beside another network plugin. Then the tuner only passes calls on. */
 START_TEST(a_tuner_is_passed_on_without_a_network_half)
 {
@@ -480,5 +505,5 @@ END_TEST
 SUITE_MAIN("next", FIXTURE(setup, NULL), LOOP(the_next_profiler_is_told_what_it_would_be, 0, MASKS *VERSIONS),
            TEST(its_mask_may_change_while_the_job_runs), TEST(its_failure_is_its_own),
            LOOP(names_that_lead_nowhere_are_told, 0, 3), FIXTURE(setup, NULL),
-           LOOP(the_next_tuner_is_asked_first, 0, TUNERS),
+           LOOP(the_next_tuner_is_asked_first, 0, TUNERS), LOOP(a_ruled_out_entry_is_never_the_least, 0, 2),
            TEST(a_tuner_is_passed_on_without_a_network_half))
