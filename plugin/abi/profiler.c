@@ -2,8 +2,9 @@
 /*
  * The profiler, without table versions. See api.h. nibble wants these events: the user's call of a collective
  * (CollApi, v5 and later), its launch (Coll), the launch of NCCL's kernel (KernelLaunch, v5 and later), and
- * collectives of copy engines (CeColl, v6 and later). NCCL delivers related events too. They get a NULL handle, which
- * replaces an earlier event's handle. The next profiler gets its part of all events, see profiler_next.h.
+ * collectives of copy engines (CeColl, v6 and later). NCCL delivers related events too. They get a NULL
+ * handle, which replaces an earlier event's handle. The next profiler gets its part of all events, see
+ * profiler_next.h.
  *
  * The profiler works without the other tables and without a logger. These functions never fail of themselves:
  * the engine exchanges an operation without a record raw.
