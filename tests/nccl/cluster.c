@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cluster names
+ * cluster LIBRARY LAYOUT NODES CASE...
+ *
+ * Run NVIDIA's library in one process a node, with nibble as its plugin, and check the results. "names" prints
+ * the names for layout.py. test-nccl.sh sets NCCL's variables. A CASE:
+ *
+ *     raw      sums of small whole numbers and gathers, right to the bit, in several sizes
+ *     coded    the same calls over and over with gradients: the sums are near, and all nodes have the same
+ *     again    communicators that are made, used and destroyed, one after the other, in one process
+ *     split    a child of a communicator, both used in turn
+ *     abort    a communicator is aborted while an all-reduce waits for a node, and another one is made
+ *
+ * After each case a process has as many threads and descriptors as after the first one.
+ */
+#include <dirent.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "library.h"
+#include "nibble/nccl_types.h"
+
+#define MAX_NODES 8
+
+struct id { /* ncclUniqueId */
+    char bytes[128];
+};
+
+static struct {
+    const char *(*text)(int);
+    const char *(*last)(void *);
+    int (*version)(int *);
+    int (*id)(struct id *);
+    int (*init)(void **, int, struct id, int);
+    int (*all_reduce)(const void *, void *, size_t, int, int, void *, void *);
+    int (*reduce_scatter)(const void *, void *, size_t, int, int, void *, void *);
+    int (*all_gather)(const void *, void *, size_t, int, void *, void *);
+    int (*finalize)(void *);
+    int (*destroy)(void *);
+    int (*abort)(void *);
+    int (*split)(void *, int, int, void **, const void *);
+    int (*error)(void *, int *);
+} nccl;
+
+static void *get(const char *name)
+{
+    return library_function(name, 0);
+}
+
+static void find_functions(void)
+{
+    *(void **)&nccl.text = get("ncclGetErrorString");
+    *(void **)&nccl.last = get("ncclGetLastError");
+    *(void **)&nccl.version = get("ncclGetVersion");
+    *(void **)&nccl.id = get("ncclGetUniqueId");
+    *(void **)&nccl.init = get("ncclCommInitRank");
+    *(void **)&nccl.all_reduce = get("ncclAllReduce");
+    *(void **)&nccl.reduce_scatter = get("ncclReduceScatter");
+    *(void **)&nccl.all_gather = get("ncclAllGather");
+    *(void **)&nccl.finalize = get("ncclCommFinalize");
+    *(void **)&nccl.destroy = get("ncclCommDestroy");
+    *(void **)&nccl.abort = get("ncclCommAbort");
+    *(void **)&nccl.split = get("ncclCommSplit");
+    *(void **)&nccl.error = get("ncclCommGetAsyncError");
+}
+
+static void check(int result, const char *what)
+{
+    if (result != ncclSuccess)
+        die("%s: %s (%s)", what, nccl.text(result), nccl.last(NULL));
+}
+
+/* ---- Shared by the nodes --------------------------------------------------------------------------------- */
+
+static struct shared {
+    struct id id;
+    unsigned arrived[2];
+    uint64_t sum[MAX_NODES];
+} * shared;
+
+/* Wait until all nodes are here. A node that dies ends the others through the parent. */
+static void meet(int nodes)
+{
+    static unsigned round;
+    const unsigned target = (++round + 1) / 2 * (unsigned)nodes, which = round % 2;
+
+    __atomic_add_fetch(&shared->arrived[which], 1, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(&shared->arrived[which], __ATOMIC_ACQUIRE) < target)
+        usleep(500);
+}
+
+struct node {
+    int node, nodes;
+    void *comm, *stream;
+};
+
+static void open_comm(struct node *n)
+{
+    if (n->node == 0)
+        check(nccl.id(&shared->id), "ncclGetUniqueId");
+    meet(n->nodes);
+    check(nccl.init(&n->comm, n->nodes, shared->id, n->node), "ncclCommInitRank");
+    device_comm(n->comm);
+    n->stream = stream_create();
+}
+
+static void close_comm(struct node *n)
+{
+    int error = 0;
+
+    check(nccl.error(n->comm, &error), "ncclCommGetAsyncError");
+    check(error, "an operation");
+    device_forget(n->comm);
+    check(nccl.finalize(n->comm), "ncclCommFinalize");
+    check(nccl.destroy(n->comm), "ncclCommDestroy");
+    stream_destroy(n->stream);
+    meet(n->nodes);
+}
+
+/* ---- Cases ------------------------------------------------------------------------------------------------ */
+
+static float whole(size_t i, int node, int round)
+{
+    return (float)((int)((i * 7 + (size_t)node * 13 + (size_t)round * 5) % 1001) - 500);
+}
+
+/* Call the three collectives with `count` values a node. All sums of these numbers are exact. */
+static void exact(struct node *n, size_t count, int round)
+{
+    const size_t nodes = (size_t)n->nodes, all = count * nodes;
+    float *in = device_alloc(all * 4), *out = device_alloc(all * 4);
+    size_t bad = 0;
+
+    for (size_t i = 0; i < all; i++)
+        in[i] = whole(i, n->node, round);
+    memset(out, 0xff, all * 4);
+    check(nccl.all_reduce(in, out, all, ncclFloat32, ncclSum, n->comm, n->stream), "ncclAllReduce");
+    stream_wait(n->stream);
+    for (size_t i = 0; i < all; i++) {
+        float want = 0;
+        for (int r = 0; r < n->nodes; r++)
+            want += whole(i, r, round);
+        bad += out[i] != want;
+    }
+    if (bad)
+        die("node %d: all-reduce of %zu values: %zu are wrong", n->node, all, bad);
+    memset(out, 0xff, all * 4);
+    check(nccl.reduce_scatter(in, out, count, ncclFloat32, ncclSum, n->comm, n->stream), "ncclReduceScatter");
+    stream_wait(n->stream);
+    for (size_t i = 0; i < count; i++) {
+        float want = 0;
+        for (int r = 0; r < n->nodes; r++)
+            want += whole((size_t)n->node * count + i, r, round);
+        bad += out[i] != want;
+    }
+    if (bad)
+        die("node %d: reduce-scatter of %zu values: %zu are wrong", n->node, count, bad);
+    memset(out, 0xff, all * 4);
+    check(nccl.all_gather(in, out, count, ncclFloat32, n->comm, n->stream), "ncclAllGather");
+    stream_wait(n->stream);
+    for (size_t i = 0; i < all; i++)
+        bad += out[i] != whole(i % count, (int)(i / count), round);
+    if (bad)
+        die("node %d: all-gather of %zu values: %zu are wrong", n->node, count, bad);
+    device_free(in);
+    device_free(out);
+}
+
+static void raw(struct node *n)
+{
+    static const size_t counts[] = {1, 1000, 65536, 300007, 1000000};
+
+    open_comm(n);
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+        exact(n, counts[i], (int)i);
+    close_comm(n);
+}
+
+static void again(struct node *n)
+{
+    for (int k = 0; k < 3; k++) {
+        open_comm(n);
+        exact(n, 20000, k);
+        close_comm(n);
+    }
+}
+
+static void split(struct node *n)
+{
+    struct node child = *n;
+
+    open_comm(n);
+    check(nccl.split(n->comm, 0, n->node, &child.comm, NULL), "ncclCommSplit");
+    device_comm(child.comm);
+    child.stream = stream_create();
+    for (int k = 0; k < 2; k++) {
+        exact(n, 3000, k);
+        exact(&child, 50000, k);
+    }
+    close_comm(&child);
+    close_comm(n);
+}
+
+static void abort_comm(struct node *n)
+{
+    float *in = device_alloc(400000), *out = device_alloc(400000);
+
+    open_comm(n);
+    exact(n, 1000, 0);
+    if (n->node == 0)
+        check(nccl.all_reduce(in, out, 100000, ncclFloat32, ncclSum, n->comm, n->stream), "ncclAllReduce");
+    meet(n->nodes);
+    usleep(50000);
+    device_forget(n->comm);
+    check(nccl.abort(n->comm), "ncclCommAbort");
+    stream_wait(n->stream);
+    stream_destroy(n->stream);
+    device_free(in);
+    device_free(out);
+    meet(n->nodes);
+    again(n);
+}
+
+static float gradient(size_t i, int node, int round)
+{
+    uint64_t x = (i * 0x9e3779b97f4a7c15u) ^ ((uint64_t)node << 40) ^ ((uint64_t)round << 48);
+
+    x ^= x >> 29;
+    x *= 0xbf58476d1ce4e5b9u;
+    x ^= x >> 32;
+    return ((float)(x & 0xffff) - 32767.5f) / 32768.0f;
+}
+
+/* Compare with exact sums. Four bits a value leave some percent of the sums' power as error. */
+static void near(const struct node *n, const char *what, const float *out, size_t from, size_t count,
+                 int round)
+{
+    double error = 0, power = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        double want = 0;
+        for (int r = 0; r < n->nodes; r++)
+            want += (double)gradient(from + i, r, round);
+        error += (out[i] - want) * (out[i] - want);
+        power += want * want;
+    }
+    if (!(error < 0.05 * power))
+        die("node %d: %s: error %.4f of the sums' power", n->node, what, error / power);
+    if (error < 1e-6 * power)
+        die("node %d: %s: error %.2g of the sums' power, so that nothing was coded", n->node, what,
+            error / power);
+}
+
+static void coded(struct node *n)
+{
+    const size_t count = 200000, all = count * (size_t)n->nodes;
+    float *in = device_alloc(all * 4), *out = device_alloc(all * 4);
+
+    open_comm(n);
+    for (int round = 0; round < 4; round++) {
+        uint64_t sum = 0;
+        for (size_t i = 0; i < all; i++)
+            in[i] = gradient(i, n->node, round);
+        check(nccl.all_reduce(in, out, all, ncclFloat32, ncclSum, n->comm, n->stream), "ncclAllReduce");
+        stream_wait(n->stream);
+        near(n, "all-reduce", out, 0, all, round);
+        for (size_t i = 0; i < all; i++) {
+            uint32_t bits;
+            memcpy(&bits, &out[i], 4);
+            sum = sum * 31 + bits;
+        }
+        shared->sum[n->node] = sum;
+        meet(n->nodes);
+        if (shared->sum[0] != sum)
+            die("node %d: its all-reduce differs from node 0's", n->node);
+        check(nccl.reduce_scatter(in, out, count, ncclFloat32, ncclSum, n->comm, n->stream),
+              "ncclReduceScatter");
+        stream_wait(n->stream);
+        near(n, "reduce-scatter", out, (size_t)n->node * count, count, round);
+        check(nccl.all_gather(in, out, count, ncclFloat32, n->comm, n->stream), "ncclAllGather");
+        stream_wait(n->stream);
+        for (size_t i = 0; i < all; i++)
+            if (out[i] != gradient(i % count, (int)(i / count), round))
+                die("node %d: all-gather: value %zu is wrong", n->node, i);
+    }
+    close_comm(n);
+    device_free(in);
+    device_free(out);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(struct node *);
+} cases[] = {{"raw", raw}, {"coded", coded}, {"again", again}, {"split", split}, {"abort", abort_comm}};
+#define CASES (sizeof(cases) / sizeof(cases[0]))
+
+static unsigned count_of(const char *folder)
+{
+    DIR *d = opendir(folder);
+    unsigned n = 0;
+
+    while (d && readdir(d))
+        n++;
+    if (d)
+        closedir(d);
+    return n;
+}
+
+/* Compare with the numbers after the first case. NCCL keeps some threads and descriptors of its own. Threads
+ * that end need a moment. */
+static void check_remains(const char *after)
+{
+    static unsigned threads, descriptors;
+    unsigned t = count_of("/proc/self/task"), d = count_of("/proc/self/fd");
+
+    for (int i = 0; threads && (t != threads || d != descriptors) && i < 100; i++) {
+        usleep(20000);
+        t = count_of("/proc/self/task");
+        d = count_of("/proc/self/fd");
+    }
+    if (threads && (t > threads || d > descriptors))
+        die("after %s a process has %u threads and %u descriptors, instead of %u and %u", after, t, d,
+            threads, descriptors);
+    threads = t;
+    descriptors = d;
+}
+
+static void run_node(struct node n, char **arg, int count)
+{
+    char host[32];
+    int version;
+
+    snprintf(host, sizeof(host), "node%d", n.node);
+    setenv("NCCL_HOSTID", host, 1);
+    library_layout(arg[1]);
+    library_open(arg[0]);
+    find_functions();
+    check(nccl.version(&version), "ncclGetVersion");
+    /* Before 2.31 a child has CollNet only where it shares its parent's connections. */
+    if (version < 23100)
+        setenv("NCCL_COMM_SPLIT_SHARE_RESOURCES", "1", 1);
+    for (int i = 3; i < count; i++)
+        for (size_t c = 0; c < CASES; c++)
+            if (strcmp(cases[c].name, arg[i]) == 0) {
+                cases[c].run(&n);
+                check_remains(arg[i]);
+                if (n.node == 0)
+                    printf("ok      NCCL %d, %d nodes: %s\n", version, n.nodes, arg[i]);
+                fflush(stdout);
+            }
+}
+
+int main(int argc, char **argv)
+{
+    int nodes, status, failed = 0;
+    pid_t child[MAX_NODES] = {0};
+
+    if (argc == 2 && strcmp(argv[1], "names") == 0) {
+        library_names();
+        return 0;
+    }
+    if (argc < 5 || (nodes = atoi(argv[3])) < 2 || nodes > MAX_NODES)
+        die("usage: %s names | LIBRARY LAYOUT NODES CASE...", argv[0]);
+    shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
+        die("no memory");
+    for (int i = 0; i < nodes; i++) {
+        child[i] = fork();
+        if (child[i] == 0) {
+            run_node((struct node){.node = i, .nodes = nodes}, argv + 1, argc - 1);
+            exit(0);
+        }
+    }
+    for (int i = 0; i < nodes; i++) {
+        const pid_t pid = wait(&status);
+        if (WIFSIGNALED(status) && !failed)
+            fprintf(stderr, "FAIL: a node ended by signal %d\n", WTERMSIG(status));
+        for (int k = 0; k < nodes; k++) {
+            if (child[k] == pid)
+                child[k] = 0;
+            else if (status && child[k] > 0 && !failed)
+                kill(child[k], 9);
+        }
+        failed |= status != 0;
+    }
+    return failed;
+}

@@ -1,0 +1,108 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Run NVIDIA's own NCCL with nibble, one process a node and one emulated GPU each (library.h). NCCL's host code,
+# proxy, tuner, profiler and loading of plugins run as NVIDIA ships them. Two forms:
+#
+#   make check        one library: the first file of NB_NCCL_LIBRARIES (words), or the one of the package
+#                     nvidia-nccl-* that NB_PYTHON (python3) finds. Without such a file the test is skipped
+#   make check-nccl   the files of NB_NCCL_LIBRARIES, or NCCL 2.28.9, 2.30.7, 2.31.2 and 2.32.3 from their
+#                     packages, which pip downloads. Two to four nodes, all cases of cluster.c
+set -u
+NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/../..}
+# shellcheck source=tests/suite.sh
+. "$NB_SRCDIR/tests/suite.sh"
+unset_settings
+python=${NB_PYTHON:-python3}
+cluster=$builddir/tests/nccl/cluster
+long=0
+[ "${NB_NCCL_TESTS:-}" != long ] || long=1
+
+skip()
+{
+    echo "SKIP: $*"
+    exit 77
+}
+
+[ "$(uname -sm)" = "Linux x86_64" ] || skip "the redirection of the CUDA runtime is written for Linux on x86-64"
+command -v gdb >/dev/null || skip "no gdb, which reads the layout of NCCL's structs"
+[ -x "$cluster" ] || skip "no $cluster"
+case ${NB_SANITIZE:-} in ?*) skip "the library's code is not instrumented" ;; esac
+
+# The packages' libraries, one a line. pip keeps what it has downloaded once.
+packages()
+{
+    for package in nvidia-nccl-cu13==2.28.9 nvidia-nccl-cu13==2.30.7 nvidia-nccl-cu13==2.31.2 \
+        nvidia-nccl-cu13==2.32.3; do
+        where=$tmp/${package#*==}
+        "$python" -m pip download -q --no-deps --disable-pip-version-check -d "$where" "$package" >&2 &&
+            "$python" -m zipfile -e "$where"/*.whl "$where" && rm -f "$where"/*.whl &&
+            echo "$where/nvidia/nccl/lib/libnccl.so.2"
+    done
+}
+
+installed()
+{
+    "$python" -c 'import importlib.util as u, os
+try: s = u.find_spec("nvidia.nccl")
+except ModuleNotFoundError: s = None
+for d in list(s.submodule_search_locations or []) if s else []:
+    f = os.path.join(d, "lib", "libnccl.so.2")
+    if os.path.exists(f): print(f)' 2>/dev/null
+}
+
+files=${NB_NCCL_LIBRARIES:-}
+if [ $long = 1 ]; then
+    [ "$files" ] || files=$(packages)
+    [ "$files" ] || skip "pip cannot download nvidia-nccl-cu13"
+else
+    [ "$files" ] || files=$(installed)
+    files=$(echo "$files" | sed 's/ .*//;q')
+    [ "$files" ] || skip "no NCCL library: NB_NCCL_LIBRARIES names none, and Python finds no nvidia-nccl-*"
+fi
+
+ln -s "$builddir/tests/nccl/.libs/nvml.so" "$tmp/libnvidia-ml.so.1"
+export LD_LIBRARY_PATH="$tmp" NCCL_TOPO_FILE="$srcdir/tests/nccl/topology.xml" NCCL_SOCKET_IFNAME=lo \
+    NCCL_NET_PLUGIN="$plugin" NCCL_NET_PLUGIN_REF_COUNT=1 NCCL_COLLNET_ENABLE=1 NCCL_PROTO=Simple \
+    NCCL_DEBUG=INFO NIBBLE_MIN_BYTES=0
+
+# run NODES "SETTING..." CASE...: run the cases on the library $file. A node that waits too long is ended.
+run()
+{
+    nodes=$1
+    settings=$2
+    shift 2
+    # shellcheck disable=SC2086
+    env $settings timeout 120 "$cluster" "$file" "$tmp/layout" "$nodes" "$@" >"$tmp/log" 2>&1
+    rc=$?
+    grep '^ok' "$tmp/log"
+    [ $rc = 0 ] || fail "$file: $nodes nodes, $settings: status $rc:
+$(grep -E '^FAIL|WARN|runtime has no' "$tmp/log" | tail -n 12)"
+    # Without nibble, or on another way than CollNet, the results prove nothing.
+    grep -q 'Successfully loaded external network plugin' "$tmp/log" || fail "$file did not load nibble"
+    for table in TUNER PROFILER; do
+        key=$(echo $table | tr '[:upper:]' '[:lower:]')_table
+        version=$(echo "$tables" | sed -n "s/.* $key=\([0-9]*\).*/\1/p")
+        grep -q "$table/Plugin: .* nibble (v$version)" "$tmp/log" ||
+            fail "$file did not take nibble's ${key%_*} v$version"
+    done
+}
+
+raw="NCCL_ALGO=CollnetDirect NIBBLE_FORCE_COLLNET=1 NIBBLE_AG=raw NIBBLE_RS=raw NIBBLE_AR=raw"
+coded="NIBBLE_GRAD=all NIBBLE_WARMUP_STEPS=0 NIBBLE_AR=int4 NIBBLE_RS=int4"
+for file in $files; do
+    # shellcheck disable=SC2046
+    "$python" "$srcdir/tests/nccl/layout.py" "$file" $("$cluster" names) >"$tmp/layout" 2>"$tmp/log" || {
+        fail "$(cat "$tmp/log")"
+        continue
+    }
+    tables=$("$builddir/tools/nibble-info" --no-speed --python "" --nccl "$file" | grep ' version=.*net_table=')
+    run 2 "$raw" raw again
+    run 2 "$coded" coded
+    [ $long = 1 ] || continue
+    run 2 "$raw" again split abort raw
+    run 4 "$raw" raw again split abort
+    run 3 "$coded" coded
+    run 4 "$coded" coded
+done
+[ $failed = 0 ] && echo "PASS: NVIDIA's library with nibble, $(echo "$files" | wc -w) versions"
+exit $failed
