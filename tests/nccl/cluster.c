@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cluster names
- * cluster LIBRARY LAYOUT NODES CASE...
+ * cluster names, or cluster LIBRARY LAYOUT NODES CASE...
  *
- * Run NVIDIA's library in one process a node, with nibble as its plugin, and check the results. "names" prints
- * the names for layout.py. test-nccl.sh sets NCCL's variables. A CASE:
+ * Run NVIDIA's library in one process a node, with nibble as its plugin, and check the results. "names"
+ * prints the names for layout.py. test-nccl.sh sets NCCL's variables. A CASE:
  *
  *     raw      sums of small whole numbers and gathers, right to the bit, in several sizes
  *     coded    the same calls over and over with gradients: the sums are near, and all nodes have the same
@@ -77,7 +76,7 @@ static void check(int result, const char *what)
         die("%s: %s (%s)", what, nccl.text(result), nccl.last(NULL));
 }
 
-/* ---- Shared by the nodes --------------------------------------------------------------------------------- */
+/* ---- Shared by the nodes ------------------------------------------------------------------------------- */
 
 static struct shared {
     struct id id;
@@ -124,7 +123,7 @@ static void close_comm(struct node *n)
     meet(n->nodes);
 }
 
-/* ---- Cases ------------------------------------------------------------------------------------------------ */
+/* ---- Cases --------------------------------------------------------------------------------------------- */
 
 static float whole(size_t i, int node, int round)
 {

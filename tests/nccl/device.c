@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NCCL's kernels for CollNet-direct with one GPU a node, on the thread of a stream: all-reduce, reduce-scatter
- * and all-gather. A kernel has blocks, a block serves one channel and carries out a list of works there. Each
- * work has two flows: one puts chunks into the buffer that NCCL's proxy sends from, the other one takes chunks
- * out of the buffer that the proxy receives into. Both count steps:
+ * NCCL's kernels for CollNet-direct with one GPU a node, on the thread of a stream: all-reduce,
+ * reduce-scatter and all-gather. A kernel has blocks, a block serves one channel and carries out a list of works
+ * there. Each work has two flows: one puts chunks into the buffer that NCCL's proxy sends from, the other
+ * one takes chunks out of the buffer that the proxy receives into. Both count steps:
  *
  *     sending    the kernel counts in `tail`, the proxy in `head`. At most STEPS steps are under way
  *     receiving  the proxy counts in `tail`, the kernel in `head`
@@ -54,7 +54,7 @@ void device_forget(const void *comm)
     replace(comm, NULL);
 }
 
-/* ---- What the host says of an operation ------------------------------------------------------------------ */
+/* ---- What the host says of an operation ---------------------------------------------------------------- */
 
 static const void *plan_of(const void *args)
 {
@@ -93,7 +93,7 @@ static size_t bytes_of(int type)
     return bytes[type];
 }
 
-/* ---- A kernel -------------------------------------------------------------------------------------------- */
+/* ---- A kernel ------------------------------------------------------------------------------------------ */
 
 struct work {
     struct work *next;
@@ -216,7 +216,7 @@ void *device_kernel(const void *args, size_t size, unsigned blocks)
     return k;
 }
 
-/* ---- Running --------------------------------------------------------------------------------------------- */
+/* ---- Running ------------------------------------------------------------------------------------------- */
 
 static uint64_t *counter(const char *conn, struct place where)
 {

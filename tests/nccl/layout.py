@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """layout.py LIBRARY NAME...: where the members of NCCL's structs are, by the library's own debug information.
 
-A NAME is STRUCT.MEMBER, STRUCT.MEMBER:bits for a bit field, or STRUCT for a size. Each line of the output is a NAME,
-the member's first byte and size. A bit field's line has the first byte, and the first and the number of bits. The
-line of a STRUCT has its size. gdb reads the library.
+A NAME is STRUCT.MEMBER, STRUCT.MEMBER:bits for a bit field, or STRUCT for a size. Each line of the output
+is a NAME, the member's first byte and size. A bit field's line has the first byte, and the first and the
+number of bits. The line of a STRUCT has its size. gdb reads the library.
 """
 import re
 import subprocess

@@ -29,7 +29,7 @@ _Noreturn void die(const char *fmt, ...)
     _exit(1);
 }
 
-/* ---- The layout ------------------------------------------------------------------------------------------ */
+/* ---- The layout ---------------------------------------------------------------------------------------- */
 
 static const struct {
     const char *name;
@@ -115,7 +115,7 @@ unsigned bits_at(const void *p, struct place where)
     return v >> where.bit & ((1u << where.bits) - 1);
 }
 
-/* ---- The library ----------------------------------------------------------------------------------------- */
+/* ---- The library --------------------------------------------------------------------------------------- */
 
 /* Lead calls of the function at `from` to `to`. */
 static void jump(unsigned char *from, void (*to)(void))

@@ -10,10 +10,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- library.c ------------------------------------------------------------------------------------------ */
+/* ---- library.c ----------------------------------------------------------------------------------------- */
 
-/* A member's place: its first byte and size. Bit fields have a first and a number of bits instead of a size. The
- * place of a struct is its size. */
+/* A member's place: its first byte and size. Bit fields have a first and a number of bits instead of a size.
+ * The place of a struct is its size. */
 struct place {
     int byte, size, bit, bits;
 };
@@ -106,7 +106,7 @@ unsigned bits_at(const void *p, struct place at);
 
 _Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* ---- runtime.c ------------------------------------------------------------------------------------------ */
+/* ---- runtime.c ----------------------------------------------------------------------------------------- */
 
 struct cuda_function {
     const char *name;
@@ -123,7 +123,7 @@ void *stream_create(void);
 void stream_wait(void *stream);
 void stream_destroy(void *stream);
 
-/* ---- device.c ------------------------------------------------------------------------------------------- */
+/* ---- device.c ------------------------------------------------------------------------------------------ */
 
 /* Begin and end to understand the kernels of a communicator. */
 void device_comm(const void *comm);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A CUDA runtime in host memory, with one GPU: the functions that NCCL's host code calls. Device memory is host
- * memory. A stream is a thread with a queue. Without virtual memory management, multicast, graphs and
+ * A CUDA runtime in host memory, with one GPU: the functions that NCCL's host code calls. Device memory is
+ * host memory. A stream is a thread with a queue. Without virtual memory management, multicast, graphs and
  * GPUDirect, so that NCCL does without them. See library.h.
  */
 #include <pthread.h>
@@ -15,7 +15,7 @@
 
 enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_READY = 600, NOT_SUPPORTED = 801 }; /* cudaError_t */
 
-/* ---- Memory ---------------------------------------------------------------------------------------------- */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 enum { DEVICE, HOST, REGISTERED };
 
@@ -112,7 +112,7 @@ void device_free(void *p)
     release(p);
 }
 
-/* ---- Streams and events ---------------------------------------------------------------------------------- */
+/* ---- Streams and events -------------------------------------------------------------------------------- */
 
 struct task {
     struct task *next;
@@ -293,7 +293,7 @@ static void event_push(struct event *e, void *stream, unsigned next, void (*run)
     stream_push(stream, run, a);
 }
 
-/* ---- The functions: devices ------------------------------------------------------------------------------ */
+/* ---- The functions: devices ---------------------------------------------------------------------------- */
 
 #define CAPABILITY_MAJOR 8
 #define CAPABILITY_MINOR 0
@@ -407,7 +407,7 @@ static int function_attributes(void *attributes, const void *function)
     return OK;
 }
 
-/* ---- Memory ---------------------------------------------------------------------------------------------- */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 static int cuda_malloc(void **p, size_t size)
 {
@@ -551,7 +551,7 @@ static int set(void *to, int value, size_t size)
     return OK;
 }
 
-/* ---- Streams and events ---------------------------------------------------------------------------------- */
+/* ---- Streams and events -------------------------------------------------------------------------------- */
 
 static int stream_create_with(void **stream, unsigned flags)
 {
@@ -667,7 +667,7 @@ static int event_synchronize(struct event *event)
     return OK;
 }
 
-/* ---- Kernels, and the driver's functions that NCCL asks for ----------------------------------------------- */
+/* ---- Kernels, and the driver's functions that NCCL asks for -------------------------------------------- */
 
 static int function_by_symbol(void **function, const void *symbol)
 {

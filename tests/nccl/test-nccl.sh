@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Run NVIDIA's own NCCL with nibble, one process a node and one emulated GPU each (library.h). NCCL's host code,
-# proxy, tuner, profiler and loading of plugins run as NVIDIA ships them. Two forms:
+# Run NVIDIA's own NCCL with nibble, one process a node and one emulated GPU each (library.h). NCCL's host
+# code, proxy, tuner, profiler and loading of plugins run as NVIDIA ships them. Two forms:
 #
 #   make check        one library: the first file of NB_NCCL_LIBRARIES (words), or the one of the package
 #                     nvidia-nccl-* that NB_PYTHON (python3) finds. Without such a file the test is skipped
@@ -23,7 +23,7 @@ skip()
     exit 77
 }
 
-[ "$(uname -sm)" = "Linux x86_64" ] || skip "the redirection of the CUDA runtime is written for Linux on x86-64"
+[ "$(uname -sm)" = "Linux x86_64" ] || skip "the CUDA runtime is redirected on Linux on x86-64 only"
 command -v gdb >/dev/null || skip "no gdb, which reads the layout of NCCL's structs"
 [ -x "$cluster" ] || skip "no $cluster"
 case ${NB_SANITIZE:-} in ?*) skip "the library's code is not instrumented" ;; esac
@@ -95,7 +95,8 @@ for file in $files; do
         fail "$(cat "$tmp/log")"
         continue
     }
-    tables=$("$builddir/tools/nibble-info" --no-speed --python "" --nccl "$file" | grep ' version=.*net_table=')
+    tables=$("$builddir/tools/nibble-info" --no-speed --python "" --nccl "$file" |
+        grep ' version=.*net_table=')
     run 2 "$raw" raw again
     run 2 "$coded" coded
     [ $long = 1 ] || continue
