@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * NCCL's kernels for CollNet-direct with one GPU a node, on the thread of a stream: all-reduce,
- * reduce-scatter and all-gather. A kernel has blocks, a block serves one channel and carries out a list of works
- * there. Each work has two flows: one puts chunks into the buffer that NCCL's proxy sends from, the other
- * one takes chunks out of the buffer that the proxy receives into. Both count steps:
+ * reduce-scatter and all-gather. A kernel has blocks, a block serves one channel and carries out a list of
+ * works there. Each work has two flows: one puts chunks into the buffer that NCCL's proxy sends from, the
+ * other one takes chunks out of the buffer that the proxy receives into. Both count steps:
  *
  *     sending    the kernel counts in `tail`, the proxy in `head`. At most STEPS steps are under way
  *     receiving  the proxy counts in `tail`, the kernel in `head`
