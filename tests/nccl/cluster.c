@@ -7,6 +7,8 @@
  *
  *     raw      sums of small whole numbers and gathers, right to the bit, in several sizes
  *     coded    the same calls over and over with gradients: the sums are near, and all nodes have the same
+ *     sharded  training with gathered weights and scattered gradients, with nibble's default settings: exact
+ *              before step WARM, the weights always, and most gradients coded from step LATE on
  *     again    communicators that are made, used and destroyed, one after the other, in one process
  *     split    a child of a communicator, both used in turn
  *     abort    a communicator is aborted while an all-reduce waits for a node, and another one is made
@@ -14,6 +16,7 @@
  * After each case a process has as many threads and descriptors as after the first one.
  */
 #include <dirent.h>
+#include <math.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -294,10 +297,73 @@ static void coded(struct node *n)
     device_free(out);
 }
 
+/* Training of LAYERS layers, whose shards of weights follow the sums of the nodes' gradients. */
+#define LAYERS 4
+#define SHARD 24000
+#define WARM 45
+#define LATE 60
+#define TRAINING 66
+
+static void sharded(struct node *n)
+{
+    const size_t all = SHARD * (size_t)n->nodes;
+    float *shard[LAYERS], *full[LAYERS], *gradients = device_alloc(all * 4), *sums = device_alloc(SHARD * 4);
+    unsigned coded_late = 0;
+
+    open_comm(n);
+    for (int l = 0; l < LAYERS; l++) {
+        shard[l] = device_alloc(SHARD * 4);
+        full[l] = device_alloc(all * 4);
+        for (size_t i = 0; i < SHARD; i++)
+            shard[l][i] = gradient(i, n->node, 1000 + l);
+    }
+    for (int step = 0; step < TRAINING; step++) {
+        for (int l = 0; l < LAYERS; l++) {
+            check(nccl.all_gather(shard[l], full[l], SHARD, ncclFloat32, n->comm, n->stream),
+                  "ncclAllGather");
+            stream_wait(n->stream);
+            if (memcmp(full[l] + (size_t)n->node * SHARD, shard[l], SHARD * 4) != 0)
+                die("node %d: step %d: the own weights have changed", n->node, step);
+        }
+        for (int l = LAYERS - 1; l >= 0; l--) {
+            const int round = step * LAYERS + l;
+            size_t wrong = 0;
+            for (size_t i = 0; i < all; i++)
+                gradients[i] = gradient(i, n->node, round) * (float)(1 + l) + 0.1f * full[l][i];
+            check(nccl.reduce_scatter(gradients, sums, SHARD, ncclFloat32, ncclSum, n->comm, n->stream),
+                  "ncclReduceScatter");
+            stream_wait(n->stream);
+            for (size_t i = 0; i < SHARD; i++) {
+                const size_t at_all = (size_t)n->node * SHARD + i;
+                float want = 0;
+                for (int r = 0; r < n->nodes; r++)
+                    want += gradient(at_all, r, round) * (float)(1 + l) + 0.1f * full[l][at_all];
+                wrong += fabsf(sums[i] - want) > 1e-5f * (float)(1 + l);
+                shard[l][i] -= 0.01f * sums[i];
+            }
+            if (step < WARM && wrong)
+                die("node %d: step %d: %zu sums differ during the warm-up", n->node, step, wrong);
+            coded_late += step >= LATE && wrong > SHARD / 2;
+        }
+    }
+    /* A sum in doubt goes raw. */
+    if (coded_late < (TRAINING - LATE) * LAYERS * 3 / 4)
+        die("node %d: %u of %d sums of gradients were coded from step %d on", n->node, coded_late,
+            (TRAINING - LATE) * LAYERS, LATE);
+    close_comm(n);
+    for (int l = 0; l < LAYERS; l++) {
+        device_free(shard[l]);
+        device_free(full[l]);
+    }
+    device_free(gradients);
+    device_free(sums);
+}
+
 static const struct {
     const char *name;
     void (*run)(struct node *);
-} cases[] = {{"raw", raw}, {"coded", coded}, {"again", again}, {"split", split}, {"abort", abort_comm}};
+} cases[] = {{"raw", raw},     {"coded", coded}, {"sharded", sharded},
+             {"again", again}, {"split", split}, {"abort", abort_comm}};
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 
 static unsigned count_of(const char *folder)

@@ -99,11 +99,13 @@ for file in $files; do
         grep ' version=.*net_table=')
     run 2 "$raw" raw again
     run 2 "$coded" coded
+    run 2 "NIBBLE_RS=int4" sharded
     [ $long = 1 ] || continue
     run 2 "$raw" again split abort raw
     run 4 "$raw" raw again split abort
     run 3 "$coded" coded
     run 4 "$coded" coded
+    run 4 "NIBBLE_RS=int4" sharded
 done
 [ $failed = 0 ] && echo "PASS: NVIDIA's library with nibble, $(echo "$files" | wc -w) versions"
 exit $failed
