@@ -24,7 +24,8 @@ def number(value, unit):
     if unit == "percentunit":
         return f"{100 * value:.3g} %"
     thousands = min(int(math.log10(abs(value)) / 3), len(PREFIXES) - 1) if abs(value) >= 1000 else 0
-    return f"{value / 1000**thousands:.3g} {PREFIXES[thousands]}{UNITS.get(unit, unit)}".rstrip()
+    after = unit.partition("suffix:")[2].strip() or UNITS.get(unit, unit)
+    return f"{value / 1000**thousands:.3g} {PREFIXES[thousands]}{after}".rstrip()
 
 
 def name(series, legend):
@@ -50,15 +51,30 @@ def stat(axes, panel, defaults, curve):
 
 def timeseries(axes, panel, defaults, curve, begin):
     unit = defaults.get("unit", "short")
+    custom = defaults.get("custom", {})
+    below = {} if custom.get("stacking", {}).get("mode") == "normal" else None  # tops of the stack so far, by time
     for target in panel["targets"]:
         for series in curve(target["expr"]):
             times, values = points(series)
-            axes.plot([t - begin for t in times], values, linewidth=1.2, label=name(series, target.get("legendFormat")))
+            shown, label = [t - begin for t in times], name(series, target.get("legendFormat"))
+            if below is None:
+                axes.plot(shown, values, linewidth=1.2, label=label, clip_on=False)
+                continue
+            bottoms = [below.get(t, 0.0) for t in times]
+            tops = [v + b for v, b in zip(values, bottoms)]
+            axes.fill_between(shown, bottoms, tops, alpha=0.6, label=label)
+            below.update(zip(times, tops))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value, unit)))
     axes.tick_params(labelsize=7)
-    axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
+    axes.xaxis.set_major_formatter("{x:.0f} s")
+    low, high = axes.get_ylim()
+    axes.set_ylim(defaults.get("min", min(0, low)), max(high, custom.get("axisSoftMax", high)))
+    if custom.get("thresholdsStyle", {}).get("mode") == "dashed":
+        for step in defaults["thresholds"]["steps"][1:]:
+            if step["value"] <= axes.get_ylim()[1]:  # as Grafana, which does not widen the axis for it
+                axes.axhline(step["value"], color="red", linestyle="--", linewidth=0.8)
     axes.grid(True, linewidth=0.3)
-    if axes.lines:
+    if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=6, loc="best", framealpha=0.7)
     else:
         axes.text(0.5, 0.5, "no data", ha="center", va="center", transform=axes.transAxes)
