@@ -115,28 +115,58 @@ int nbt_write_json(const struct nbt_settings *s, const struct nbt_outcome *runs,
     return fclose(f) == 0 ? 0 : -EIO;
 }
 
+/* Write gnuplot's lines. On the left are the training losses: the first run's wide and light, so that it
+ * shows behind the others. On the right are validation losses, of several runs their differences from the
+ * first, on an axis of 0.4 % at least, since seeds differ by more. */
+static void plot_lines(FILE *f, const struct nbt_outcome *const *runs, size_t n, const char *dir)
+{
+    static const char *const colors[] = {"#c9d1d9", "#e8a33d", "#0b7285", "#862e9c", "#2b8a3e"};
+    const size_t n_colors = sizeof colors / sizeof *colors;
+
+    fprintf(f,
+            "set terminal pngcairo size 1200,500\nset output '%s/loss.png'\nset datafile separator ','\n"
+            "set xlabel 'step'\nset grid ytics\nset key top right\nset multiplot layout 1,2\n"
+            "set title 'training loss'\nset ylabel 'loss, nats a byte'\nplot ",
+            dir);
+    for (size_t i = 0; i < n; i++)
+        fprintf(f, "%s'%s/loss-%s.csv' using 1:3 every ::1 with lines lw %s lc rgb '%s' title '%s'",
+                i ? ", " : "", dir, runs[i]->run->name, i ? "1.3" : "6", colors[i % n_colors],
+                runs[i]->run->title);
+    if (n == 1) {
+        fprintf(f,
+                "\nset title 'validation loss'\n"
+                "plot '%s/loss-%s.csv' using 1:4 every ::1 with linespoints pt 7 lc rgb '#0b7285' notitle",
+                dir, runs[0]->run->name);
+        return;
+    }
+    fprintf(f,
+            "\nset title 'validation loss beside that of %s'\nset ylabel 'difference, %%'\n"
+            "set yrange [*<-0.2:0.2<*]\nset format y '%%+.2f'\nset key top left Left reverse\nplot 0 lc rgb "
+            "'#868e96' notitle",
+            runs[0]->run->title);
+    for (size_t i = 1; i < n; i++) /* each row of the pasted file has 8 columns of the first run */
+        fprintf(f,
+                ", \"< paste -d, '%s/loss-%s.csv' '%s/loss-%s.csv'\" using 1:(100*($12-$4)/$4) every ::1 "
+                "with linespoints pt 6 ps %.1f lc rgb '%s' title '%s'",
+                dir, runs[0]->run->name, dir, runs[i]->run->name, 0.7 + 0.5 * (double)(n - 1 - i),
+                colors[i % n_colors], runs[i]->run->title);
+}
+
 void nbt_plot(const struct nbt_outcome *runs, size_t n, const char *dir)
 {
     FILE *f = create(dir, "loss", ".gnuplot");
     pid_t pid;
-    int status = 1, curves = 0;
+    int status = 1;
     char path[4096];
+    const struct nbt_outcome *begun[NBT_RUNS_MAX];
+    size_t curves = 0;
     if (!f)
         return;
-    fprintf(f,
-            "set terminal pngcairo size 1100,650\nset output '%s/loss.png'\nset datafile separator ','\n"
-            "set xlabel 'step'\nset ylabel 'loss (nats a byte)'\nset grid\nset key top right\nplot ",
-            dir);
-    for (size_t i = 0; i < n; i++) {
-        const size_t wide = 2 * (n - i) - 1; /* curves lie upon each other, so later ones are thinner */
-        if (runs[i].board->steps_done == 0)
-            continue;
-        fprintf(f,
-                "%s'%s/loss-%s.csv' using 1:3 every ::1 with lines lw %zu lc %zu title '%s, training', "
-                "'' using 1:4 every ::1 with linespoints lw %zu pt 7 lc %zu title '%s, validation'",
-                curves++ ? ", \\\n     " : "", dir, runs[i].run->name, wide, i + 1, runs[i].run->title, wide,
-                i + 1, runs[i].run->title);
-    }
+    for (size_t i = 0; i < n; i++)
+        if (runs[i].board->steps_done > 0)
+            begun[curves++] = &runs[i];
+    if (curves > 0)
+        plot_lines(f, begun, curves, dir);
     fputc('\n', f);
     if (fclose(f) != 0 || curves == 0)
         return;
