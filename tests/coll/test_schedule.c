@@ -232,7 +232,7 @@ END_TEST
 
 START_TEST(eight_bits_on_the_second_hop)
 {
-    ck_assert_int_eq(setenv("NIBBLE_RS_SECOND", "int8", 1), 0);
+    ck_assert_int_eq(setenv("NIBBLE_SECOND_HOP", "int8", 1), 0);
     ck_assert_int_eq(nb_params_read(&node.params), 0);
     ck_assert_str_eq(sum(4, 16 * MIB, 1 * MIB), "direct");
     ck_assert_str_eq(sum(8, 32 * MIB, 1 * MIB), "two-hop");

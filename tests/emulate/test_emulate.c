@@ -371,7 +371,7 @@ static int two_hop_5(void)
                       .count = 12345,
                       .two_hop = true,
                       .nan = true,
-                      .settings = {CODED, "NIBBLE_SCHEDULE=two-hop", "NIBBLE_RS_SECOND=int8",
+                      .settings = {CODED, "NIBBLE_SCHEDULE=two-hop", "NIBBLE_SECOND_HOP=int8",
                                    "NIBBLE_UNIT_BYTES=16384", "NIBBLE_WARMUP_STEPS=0", NULL}};
 
     return compare(&job);

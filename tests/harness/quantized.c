@@ -294,7 +294,7 @@ static int choose(int nnodes, size_t count, const char *second, bool two_hop)
  * larger operation, since its bytes take longer. With few nodes the schedule is always direct. */
 static int choice(void)
 {
-    const char *int4 = "NIBBLE_RS_SECOND=int4", *int8 = "NIBBLE_RS_SECOND=int8";
+    const char *int4 = "NIBBLE_SECOND_HOP=int4", *int8 = "NIBBLE_SECOND_HOP=int8";
 
     return choose(8, 65536, int4, true) || choose(8, 8192, int4, false) || choose(8, 65536, int8, false) ||
            choose(8, 524288, int8, true) || choose(3, 524288, int4, false);

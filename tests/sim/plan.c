@@ -63,7 +63,7 @@ static void draw_settings(uint64_t *r, struct sim_plan *p)
     all.ag = one_in(r, 6) ? PICK(r, bounded) : one_in(r, 4) ? NB_AG_RAW : NB_AG_EXACT;
     all.ef = one_in(r, 3) ? below(r, NB_FEEDBACK_COUNT) : NB_FEEDBACK_FULL;
     all.schedule = one_in(r, 2) ? NB_SCHEDULE_AUTO : 1 + below(r, NB_SCHEDULE_COUNT - 1);
-    all.rs_second = below(r, NB_RS_SECOND_COUNT);
+    all.second_hop = below(r, NB_SECOND_HOP_COUNT);
     all.payload_check = NB_PAYLOAD_CHECK_ON; /* of raw bytes, too: any payload may get a flipped bit */
     all.shadow = one_in(r, 20);
     all.peer_timeout = 1 + (int64_t)below(r, 3);
@@ -110,7 +110,7 @@ static void draw_other_setting(uint64_t *r, struct nb_params *own)
     case 3: own->min_bytes++; break;
     case 4: own->unit_bytes *= 2; break;
     case 5: own->schedule = (own->schedule + 1) % NB_SCHEDULE_COUNT; break;
-    case 6: own->rs_second = !own->rs_second; break;
+    case 6: own->second_hop = !own->second_hop; break;
     case 7: own->shadow = !own->shadow; break;
     case 8: own->tuner = !own->tuner; break;
     default: own->peer_timeout++; break;

@@ -26,6 +26,6 @@ for tool in ${NB_TOOLS:?run me by make check}; do
 done
 offers coll "$builddir/tools/nibble-perf" c
 offers --iters "$builddir/tools/nibble-perf" coll --it
-offers NIBBLE_RS_SECOND "$builddir/tools/nibble-info" NIBBLE_R
+offers NIBBLE_SECOND_HOP "$builddir/tools/nibble-info" NIBBLE_S
 [ $failed = 0 ] && echo "PASS: completion"
 exit $failed

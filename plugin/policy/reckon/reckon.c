@@ -332,7 +332,7 @@ double nb_reckon_gain(const struct nb_cost_machine *f, const struct nb_reckon_no
     op.group = g->columns;
     op.feedback = func != NB_FUNC_ALL_GATHER;
     op.schedule = schedule_of(f, g, &op);
-    if (g->second_int8 && func == NB_FUNC_REDUCE_SCATTER)
+    if (g->second_int8 && func != NB_FUNC_ALL_GATHER)
         op.ratio_again = op.ratio + 0.5 / value;
     coded = nb_reckon_seconds(f, &op, g->columns);
     op.coded = op.feedback = false;

@@ -227,7 +227,7 @@ struct nb_reckon_nodes {
     int columns;                    /* of the grid. 0: every node sends to all nodes */
     enum nb_schedule_word schedule; /* NIBBLE_SCHEDULE. Two-level without a grid is auto */
     double unit;                    /* NIBBLE_UNIT_BYTES */
-    bool second_int8;               /* NIBBLE_RS_SECOND */
+    bool second_int8;               /* NIBBLE_SECOND_HOP: sums that go on have 8 bits */
     double rtt;                     /* NIBBLE_LINK_RTT_US in seconds. 0: the nodes are near */
     double buffer;                  /* bytes of NCCL's buffer of a channel. 0: its default */
 };
