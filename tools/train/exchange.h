@@ -24,11 +24,10 @@
 struct nbt_traffic {
     struct {
         uint64_t ops;
-        uint64_t wire; /* bytes sent to peers, headers included */
-    } reduce_scatter, all_gather;
-    uint64_t quantized_ops,
-        feedback_ops; /* quantized reduce-scatters, and how many of them had error feedback */
-    int known;        /* 0: this exchange counts no bytes */
+        uint64_t wire;                    /* bytes sent to peers, headers included */
+    } reduce_scatter, all_gather;         /* sums of gradients by all-reduce count as the former */
+    uint64_t quantized_ops, feedback_ops; /* quantized sums, and how many of them had error feedback */
+    int known;                            /* 0: this exchange counts no bytes */
 };
 
 /* Deliberate mistakes, which show that the checks work. */
@@ -41,6 +40,7 @@ struct nbt_exchange_cfg {
     struct hx_node *node;
     enum nb_dtype grad_type;
     size_t block;       /* values of one node's block */
+    int all_reduce;     /* sum by all-reduce, and keep the own block */
     void *shared;       /* memory that all nodes see, nbt_exchange_shared_bytes long, zero at first */
     const char *plugin; /* path, NULL: the harness selects it */
 };

@@ -24,6 +24,7 @@ struct plugin {
     struct ev_comm events;
     const ncclTuner_v6_t *tuner;
     void *tuner_ctx;
+    char *sums; /* result of an all-reduce */
 };
 
 static int plugin_close(struct nbt_exchange *x);
@@ -53,9 +54,12 @@ static int ask_tuner(const struct plugin *p, const struct hx_op *op, size_t byte
             table[a][k] = NCCL_ALGO_PROTO_IGNORE;
     table[NCCL_ALGO_RING][NCCL_PROTO_SIMPLE] = 10;
     table[NCCL_ALGO_COLLNET_DIRECT][NCCL_PROTO_SIMPLE] = 20;
-    if (p->tuner->getCollInfo(
-            p->tuner_ctx, op->func == HX_ALL_GATHER ? ncclFuncAllGather : ncclFuncReduceScatter, bytes, 1,
-            (float **)table, NCCL_NUM_ALGORITHMS_V5, NCCL_NUM_PROTOCOLS_V5, 0, &channels) == ncclSuccess)
+    if (p->tuner->getCollInfo(p->tuner_ctx,
+                              op->func == HX_ALL_GATHER   ? ncclFuncAllGather
+                              : op->func == HX_ALL_REDUCE ? ncclFuncAllReduce
+                                                          : ncclFuncReduceScatter,
+                              bytes, 1, (float **)table, NCCL_NUM_ALGORITHMS_V5, NCCL_NUM_PROTOCOLS_V5, 0,
+                              &channels) == ncclSuccess)
         return 0;
     hx_fail("the tuner has failed");
     return -EIO;
@@ -106,14 +110,17 @@ static const char *nccl_type(ncclDataType_t type)
 static int run(struct nbt_exchange *x, struct hx_op *op, const char *what)
 {
     struct plugin *p = x->state;
-    struct ev_op event = {.func = op->func == HX_ALL_GATHER ? EV_ALL_GATHER : EV_REDUCE_SCATTER,
+    const size_t blocks = op->func == HX_ALL_REDUCE ? 1 : (size_t)x->cfg.node->nnodes;
+    struct ev_op event = {.func = op->func == HX_ALL_GATHER   ? EV_ALL_GATHER
+                                  : op->func == HX_ALL_REDUCE ? EV_ALL_REDUCE
+                                                              : EV_REDUCE_SCATTER,
                           .type = nccl_type(op->type),
                           .type_bytes = hx_type_size(op->type),
                           .count = op->count,
                           .send = op->send,
                           .recv = op->recv};
     ev_call(p->profiler, &p->events, &event);
-    if (ask_tuner(p, op, op->count * hx_type_size(op->type) * (size_t)x->cfg.node->nnodes))
+    if (ask_tuner(p, op, op->count * hx_type_size(op->type) * blocks))
         return -EIO;
     ev_launch(p->profiler, &p->events, &event, 1);
     const ncclResult_t rc = hx_run(p->comm, op);
@@ -125,8 +132,11 @@ static int run(struct nbt_exchange *x, struct hx_op *op, const char *what)
 
 static int plugin_reduce_scatter(struct nbt_exchange *x, const void *send, void *recv)
 {
+    struct plugin *p = x->state;
+    const size_t nodes = (size_t)x->cfg.node->nnodes;
+    const size_t bytes = x->cfg.block * nb_dtype_size(x->cfg.grad_type);
     struct hx_op op = {
-        .func = HX_REDUCE_SCATTER,
+        .func = x->cfg.all_reduce ? HX_ALL_REDUCE : HX_REDUCE_SCATTER,
         .type = x->cfg.grad_type == NB_BF16  ? ncclBfloat16
                 : x->cfg.grad_type == NB_F16 ? ncclFloat16
                                              : ncclFloat32,
@@ -135,7 +145,20 @@ static int plugin_reduce_scatter(struct nbt_exchange *x, const void *send, void 
         .send = send,
         .recv = recv,
     };
-    return run(x, &op, "reduce-scatter of the gradients");
+    int rc;
+
+    if (!x->cfg.all_reduce)
+        return run(x, &op, "reduce-scatter of the gradients");
+    if (!p->sums)
+        p->sums = malloc(nodes * bytes);
+    if (!p->sums)
+        return -ENOMEM;
+    op.count *= nodes;
+    op.recv = p->sums;
+    rc = run(x, &op, "all-reduce of the gradients");
+    if (rc == 0)
+        memcpy(recv, p->sums + (size_t)x->cfg.node->rank * bytes, bytes);
+    return rc;
 }
 
 static int plugin_all_gather(struct nbt_exchange *x, uint16_t *buf)
@@ -167,6 +190,7 @@ static int number_after(const char *at, const char *end, const char *key, uint64
 
 /* Read parts of the plugin's log at its close (plugin/coll/report/summary.c):
  *   summary ...: reduce_scatter ops=N coded=N ... wire=N ... all_gather ops=N ... wire=N ...
+ *   (a run by all-reduce has all_reduce ops=N ... in place of reduce_scatter)
  *   summary ...: feedback ops=N ... */
 static void plugin_traffic_from_log(const char *log, struct nbt_traffic *t)
 {
@@ -174,11 +198,12 @@ static void plugin_traffic_from_log(const char *log, struct nbt_traffic *t)
     while ((log = strstr(log, "summary ")) != NULL) {
         const char *end = strchr(log, '\n');
         end = end ? end : log + strlen(log);
-        const char *rs = strstr(log, " reduce_scatter "), *ag = strstr(log, " all_gather ");
+        const char *rs = strstr(log, " reduce_scatter ops="), *ag = strstr(log, " all_gather ops=");
+        const char *ar = strstr(log, " all_reduce ops="), *sum = rs && rs < end ? rs : ar;
         uint64_t ops = 0, coded = 0, wire = 0;
-        if (rs && ag && rs < ag && ag < end) {
-            t->known = number_after(rs, ag, " ops=", &ops) && number_after(rs, ag, " coded=", &coded) &&
-                       number_after(rs, ag, " wire=", &wire);
+        if (sum && ag && sum < end && ag < end) {
+            t->known = number_after(sum, end, " ops=", &ops) && number_after(sum, end, " coded=", &coded) &&
+                       number_after(sum, end, " wire=", &wire);
             t->reduce_scatter.ops += ops;
             t->reduce_scatter.wire += wire;
             t->quantized_ops += coded;
@@ -197,7 +222,7 @@ static void plugin_traffic_from_log(const char *log, struct nbt_traffic *t)
  * the text before their signature. */
 static void plugin_story(const char *log, char *story, size_t cap)
 {
-    static const char *const begin[] = {": reduce_scatter:", ": signature "};
+    static const char *const begin[] = {": reduce_scatter:", ": all_reduce:", ": signature "};
     size_t n = 0;
     story[0] = 0;
     while (log && *log) {
@@ -231,6 +256,7 @@ static int plugin_close(struct nbt_exchange *x)
     if (p->object)
         dlclose(p->object);
     hx_lib_close(p->lib);
+    free(p->sums);
     free(p);
     x->state = NULL;
     if (rc == ncclSuccess)

@@ -14,8 +14,9 @@ double nbt_plain_bytes(const struct nbt_settings *s, size_t steps, size_t size)
  * plain size, so that headers count. */
 double nbt_rs_ratio(const struct nbt_settings *s, const struct nbt_outcome *o)
 {
-    const double op =
-        nbt_plain_bytes(s, 1, nb_dtype_size(s->grad_type)) / (double)s->nodes; /* one node's share */
+    /* One node's share. In an all-reduce it sends as many bytes of results. */
+    const double op = nbt_plain_bytes(s, 1, nb_dtype_size(s->grad_type)) / (double)s->nodes *
+                      (o->run->method.all_reduce ? 2 : 1);
     const double quantized = (double)o->traffic.quantized_ops;
     const double raw = (double)o->traffic.reduce_scatter.ops - quantized;
     if (nbt_coded(o) && quantized > 0)
@@ -32,6 +33,11 @@ double nbt_total_ratio(const struct nbt_settings *s, const struct nbt_outcome *o
 {
     const double gradients = (double)nb_dtype_size(s->grad_type), weights = sizeof(uint16_t);
     return (gradients + weights) / (gradients / nbt_rs_ratio(s, o) + weights / nbt_ag_ratio(s, o));
+}
+
+const char *nbt_sums(const struct nbt_outcome *o)
+{
+    return o->run->method.all_reduce ? "all-reduces" : "reduce-scatters";
 }
 
 int nbt_coded(const struct nbt_outcome *o)

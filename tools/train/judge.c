@@ -12,6 +12,7 @@
  * Fidelity: see docs/training.md. */
 #define RS_RATIO_16 3.6 /* BF16, FP16 */
 #define RS_RATIO_F32 7.2
+#define FINER_RATIO 0.67 /* of these, where up to half of the values travel with 8.26 bits */
 #define AG_RATIO 3.0
 #define AG_RATIO_DELTA4 3.6
 #define WEIGHT_ERROR 0.3    /* RMS of delta4's error over RMS of BF16's own rounding */
@@ -79,19 +80,18 @@ static void judge_run(const struct nbt_settings *s, const struct nbt_outcome *o,
     if (nbt_counted(o) && (quality || o->traffic.quantized_ops > 0)) {
         const double ops = (double)o->traffic.reduce_scatter.ops, coded = (double)o->traffic.quantized_ops;
         const double share = coded / ops, fed = coded > 0 ? (double)o->traffic.feedback_ops / coded : 0;
-        const double bar = s->grad_type == NB_F32 ? RS_RATIO_F32 : RS_RATIO_16;
+        const double bar =
+            (s->grad_type == NB_F32 ? RS_RATIO_F32 : RS_RATIO_16) * (o->run->method.finer ? FINER_RATIO : 1);
         if (quality)
-            nbt_verdict(v, share >= QUANTIZED_SHARE,
-                        "%s: %.0f %% of the reduce-scatters quantized (at least %.0f %%)", o->run->title,
-                        100 * share, 100 * QUANTIZED_SHARE);
+            nbt_verdict(v, share >= QUANTIZED_SHARE, "%s: %.0f %% of the %s quantized (at least %.0f %%)",
+                        o->run->title, 100 * share, nbt_sums(o), 100 * QUANTIZED_SHARE);
         if (nbt_fed_back(o) && quality)
             nbt_verdict(v, fed >= FEEDBACK_SHARE, "%s: %.0f %% of these with feedback (at least %.0f %%)",
                         o->run->title, 100 * fed, 100 * FEEDBACK_SHARE);
         if (!nbt_fed_back(o))
-            nbt_verdict(v, fed == 0, "%s: none of the reduce-scatters with feedback", o->run->title);
-        nbt_verdict(v, nbt_rs_ratio(s, o) >= bar,
-                    "%s: quantized reduce-scatters send %.2fx fewer bytes (at least %.1f)", o->run->title,
-                    nbt_rs_ratio(s, o), bar);
+            nbt_verdict(v, fed == 0, "%s: none of the %s with feedback", o->run->title, nbt_sums(o));
+        nbt_verdict(v, nbt_rs_ratio(s, o) >= bar, "%s: quantized %s send %.2fx fewer bytes (at least %.1f)",
+                    o->run->title, nbt_sums(o), nbt_rs_ratio(s, o), bar);
     }
     const int delta4 = o->run->method.weights == NBT_WEIGHTS_DELTA4;
     const double ag_bar = delta4 ? AG_RATIO_DELTA4 : AG_RATIO;
@@ -102,7 +102,7 @@ static void judge_run(const struct nbt_settings *s, const struct nbt_outcome *o,
     if (nbt_counted(o) && quality)
         nbt_verdict(v, nbt_ag_ratio(s, o) >= ag_bar, "%s: all-gather sends %.2fx fewer bytes (at least %.1f)",
                     o->run->title, nbt_ag_ratio(s, o), ag_bar);
-    if (nbt_counted(o) && quality && s->grad_type != NB_F32)
+    if (nbt_counted(o) && quality && s->grad_type != NB_F32 && !o->run->method.finer)
         nbt_verdict(v, nbt_total_ratio(s, o) >= TOTAL_RATIO,
                     "%s: all traffic after the first, raw steps %.2fx fewer bytes (at least %.1f)",
                     o->run->title, nbt_total_ratio(s, o), TOTAL_RATIO);
@@ -121,9 +121,10 @@ void nbt_judge(const struct nbt_settings *s, const struct nbt_outcome *runs, siz
         return;
     for (size_t i = 0; i < n; i++) {
         const struct nbt_fidelity *f = &runs[i].board->fidelity;
-        for (int c = 0; c < NBT_CLASSES && runs[i].ok && runs[i].run->judged; c++)
-            nbt_verdict(v, f->off[c] <= FEEDBACK_OFF, "%s, %s: 1 - cos %.5f (at most %.4f)",
-                        runs[i].run->title, nbt_fid_class_name(c), f->off[c], FEEDBACK_OFF);
+        const double most = runs[i].run->judged * FEEDBACK_OFF;
+        for (int c = 0; c < NBT_CLASSES && runs[i].ok && most > 0; c++)
+            nbt_verdict(v, f->off[c] <= most, "%s, %s: 1 - cos %.5f (at most %.4g), norm ratio %.4f",
+                        runs[i].run->title, nbt_fid_class_name(c), f->off[c], most, f->ratio[c]);
     }
     if (on && off) {
         const double gain = off->board->fidelity.off[NBT_MATRIX] / on->board->fidelity.off[NBT_MATRIX];

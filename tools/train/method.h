@@ -18,6 +18,8 @@ struct nbt_method {
     enum nbt_gradients gradients;
     enum nb_ef_mode feedback; /* feedback of int4 */
     enum nbt_weights weights;
+    int all_reduce; /* gradients go by all-reduce, as in DDP. Each node keeps its block of the result */
+    int finer;      /* some sums that nodes pass on have 8 bits */
 };
 
 /* Return 1 when gathered weights differ from their owners' weights. */

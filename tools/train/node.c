@@ -64,6 +64,7 @@ static int open_exchange(struct nbt_worker *w)
         .node = w->node,
         .grad_type = s->grad_type,
         .block = s->block,
+        .all_reduce = w->run->method.all_reduce,
         .shared = nbt_board_exchange(s, w->board),
         .plugin = s->plugin,
     };

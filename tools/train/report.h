@@ -20,6 +20,8 @@ int nbt_report(const struct nbt_settings *s, const struct nbt_outcome *runs, siz
 double nbt_plain_bytes(const struct nbt_settings *s, size_t steps, size_t size);
 /* Return whether gradients were quantized, whether they had error feedback, whether bytes were counted. */
 int nbt_coded(const struct nbt_outcome *o);
+/* Return the name of the operations that sum its gradients, in the plural. */
+const char *nbt_sums(const struct nbt_outcome *o);
 int nbt_fed_back(const struct nbt_outcome *o);
 int nbt_counted(const struct nbt_outcome *o);
 /* Return how many times fewer bytes were sent: in quantized reduce-scatters, in all all-gathers. */

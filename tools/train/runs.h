@@ -14,8 +14,8 @@ struct nbt_run {
     const char *const
         *env; /* the plugin's settings, "NAME=value" ..., NULL. NULL when the plugin cannot do this run */
     struct nbt_method method;
-    int usual;  /* part of the default set */
-    int judged; /* the bar on the direction of the update applies to it */
+    int usual;     /* part of the default set */
+    double judged; /* bar on the direction of the update, in multiples of the usual one. 0: none */
 };
 
 #define NBT_RUNS_MAX 16
