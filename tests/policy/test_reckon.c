@@ -150,6 +150,23 @@ START_TEST(ends)
 }
 END_TEST
 
+/* On a slow link an all-reduce pays for results of 8 bits as much as they are longer. */
+START_TEST(second_hop)
+{
+    const struct nb_cost_machine f = {
+        .speed = {.encode = 1e12, .encode_feedback = 1e12, .decode_add = 1e12, .decode = 1e12},
+        .copy = 1e12,
+        .cores = 1,
+        .link = 1e7};
+    struct nb_reckon_nodes group = group_of(4);
+
+    ck_assert_double_eq_tol(nb_reckon_gain(&f, &group, NB_FUNC_ALL_REDUCE, 2, 64 * MIB), 1 / 0.268, 0.1);
+    group.second_int8 = true;
+    ck_assert_double_eq_tol(nb_reckon_gain(&f, &group, NB_FUNC_ALL_REDUCE, 2, 64 * MIB), 2 / (0.268 + 0.518),
+                            0.1);
+}
+END_TEST
+
 /* The known cases: one engine's thread is far slower than raw bytes at 400 Gbit/s, and faster at 10
  * Gbit/s. */
 START_TEST(known_cases)
@@ -384,5 +401,6 @@ START_TEST(seen)
 }
 END_TEST
 
-SUITE_MAIN("reckon", TEST(unknown), TEST(seen), TEST(one_way), TEST(threads), TEST(ends), TEST(known_cases),
-           TEST(declines), TEST(slowest), TEST(distance), TEST(distant_schedules), TEST(words))
+SUITE_MAIN("reckon", TEST(unknown), TEST(seen), TEST(one_way), TEST(threads), TEST(ends), TEST(second_hop),
+           TEST(known_cases), TEST(declines), TEST(slowest), TEST(distance), TEST(distant_schedules),
+           TEST(words))
