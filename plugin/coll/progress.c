@@ -127,8 +127,10 @@ static int busy(struct nb_coll_comm *comm)
 /* Return whether NCCL has stopped asking for windows that it waits for, as after ncclCommAbort. */
 static bool is_abandoned(struct nb_coll_comm *comm, int64_t now_ns)
 {
-    const bool asked = atomic_exchange_explicit(&comm->asked, 0, memory_order_relaxed);
+    const bool asked = atomic_load_explicit(&comm->asked, memory_order_relaxed);
 
+    if (asked)
+        atomic_store_explicit(&comm->asked, 0, memory_order_relaxed);
     if (asked || atomic_load(&comm->finished) == atomic_load(&comm->submitted))
         comm->asked_ns = now_ns;
     return now_ns - comm->asked_ns > ABANDONED_NS;

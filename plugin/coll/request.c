@@ -279,7 +279,8 @@ int nb_coll_test(struct nb_coll_req *req, int *done, size_t *size)
     if (err)
         return err;
     if (atomic_load_explicit(&req->state, memory_order_acquire) != NB_REQ_DONE) {
-        atomic_store_explicit(&req->comm->asked, 1, memory_order_relaxed);
+        if (!atomic_load_explicit(&req->comm->asked, memory_order_relaxed)) /* keeps the line shared */
+            atomic_store_explicit(&req->comm->asked, 1, memory_order_relaxed);
         return nb_stuck_check(req->comm);
     }
     *done = 1;
