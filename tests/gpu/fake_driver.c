@@ -405,17 +405,6 @@ static nb_cu_result fGraphExecDestroy(nb_cu_graph_exec exec)
     return 0;
 }
 
-static nb_cu_result fStreamIsCapturing(nb_cu_stream stream, int *state)
-{
-    struct fake_stream *s = stream;
-
-    CALL_IN_CONTEXT("cuStreamIsCapturing");
-    pthread_mutex_lock(&fake_lock);
-    *state = s->capture != 0;
-    pthread_mutex_unlock(&fake_lock);
-    return 0;
-}
-
 static nb_cu_result fStreamGetCaptureInfo_v2(nb_cu_stream stream, int *state, uint64_t *id, void *graph,
                                              void *nodes, size_t *n)
 {

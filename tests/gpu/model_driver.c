@@ -261,13 +261,6 @@ static nb_cu_result mGraphDestroy(nb_cu_graph graph)
     return 0;
 }
 
-static nb_cu_result mStreamIsCapturing(nb_cu_stream stream, int *state)
-{
-    called("cuStreamIsCapturing", LOCK);
-    *state = ((struct stream *)stream)->capture != NULL;
-    return 0;
-}
-
 static nb_cu_result mStreamGetCaptureInfo_v2(nb_cu_stream stream, int *state, uint64_t *id, void *graph,
                                              void *nodes, size_t *n)
 {

@@ -116,7 +116,6 @@ struct nb_cu_access { /* CUmemAccessDesc */
     F(StreamSynchronize, (nb_cu_stream)) \
     F(StreamWaitEvent, (nb_cu_stream, nb_cu_event, unsigned)) \
     F(StreamGetFlags, (nb_cu_stream, unsigned *)) \
-    F(StreamIsCapturing, (nb_cu_stream, int *)) \
     F(StreamGetCaptureInfo_v2, (nb_cu_stream, int *, uint64_t *, void *, void *, size_t *)) \
     F(StreamBeginCapture_v2, (nb_cu_stream, int)) \
     F(StreamEndCapture, (nb_cu_stream, nb_cu_graph *)) \

@@ -227,7 +227,6 @@ struct nb_launches {
     nb_cu_stream stream; /* ours */
     nb_cu_stream marks;  /* for marks, which wait for NCCL's kernels */
     nb_cu_stream captured_stream[NB_LAUNCH_STREAMS];
-    uint64_t capture_id[NB_LAUNCH_STREAMS];
     nb_cu_event before, behind;
     nb_cu_event event[16];
     unsigned next_event;

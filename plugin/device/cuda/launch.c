@@ -228,11 +228,9 @@ static int launch(struct nb_launches *l, nb_cu_stream stream, int captured, _Ato
     return ret;
 }
 
-/* Launch a kernel on our own stream, and count it. */
-static int launch_own(struct nb_launches *l, _Atomic unsigned *taken)
+/* Count a kernel of our own stream where its launch has succeeded. Return `ret`. */
+static int count_own(struct nb_launches *l, int ret)
 {
-    const int ret = launch(l, l->stream, 0, taken);
-
     if (!ret) {
         atomic_fetch_add(&l->launched, 1);
         l->owns++;
@@ -244,22 +242,23 @@ static int launch_own(struct nb_launches *l, _Atomic unsigned *taken)
  * job's capture, 0: our own. */
 static nb_cu_stream stream_for(struct nb_launches *l, uint64_t id)
 {
-    int free = -1, busy;
+    int free = -1;
 
     for (int i = 0; i < (int)NB_LAUNCH_STREAMS; i++) {
-        busy = 0;
-        if (NB_CU(l->cuda->cu, "state of a stream", StreamIsCapturing(l->captured_stream[i], &busy)))
+        uint64_t of = 0;
+        int state = 0;
+        if (NB_CU(l->cuda->cu, "state of a stream",
+                  StreamGetCaptureInfo_v2(l->captured_stream[i], &state, &of, NULL, NULL, NULL)))
             return NULL;
-        if (busy != NB_CU_CAPTURE_NONE && id && l->capture_id[i] == id)
+        if (state != NB_CU_CAPTURE_NONE && id && of == id)
             return l->captured_stream[i];
-        if (busy == NB_CU_CAPTURE_NONE && free < 0)
+        if (state == NB_CU_CAPTURE_NONE && free < 0)
             free = i;
     }
     if (free < 0) {
         NB_WARN("cuda: more than %u captures of graphs at once", NB_LAUNCH_STREAMS);
         return NULL;
     }
-    l->capture_id[free] = id;
     return l->captured_stream[free];
 }
 
@@ -498,22 +497,14 @@ uint64_t nb_launches_fork(struct nb_launches *l, nb_cu_stream stream, bool sums)
 /* Launch ours. Entered, under lock. */
 static int launch_beside(struct nb_launches *l, struct nb_beside *b, uint32_t *mark)
 {
-    const int captured = atomic_load(&b->state) == NB_BESIDE_CAPTURED;
-    int ret;
-
-    if (captured)
+    if (atomic_load(&b->state) == NB_BESIDE_CAPTURED)
         return launch_joined(l, b, mark, 1);
     b->number = atomic_load(&l->launched);
     if (b->together)
         return launch_together(l, b, mark);
     if (atomic_load(&l->captured) == 0)
-        return launch_own(l, &b->blocks);
-    ret = launch_joined(l, b, mark, 0);
-    if (!ret) {
-        atomic_fetch_add(&l->launched, 1);
-        l->owns++;
-    }
-    return ret;
+        return count_own(l, launch(l, l->stream, 0, &b->blocks));
+    return count_own(l, launch_joined(l, b, mark, 0));
 }
 
 void nb_launches_join(struct nb_launches *l, uint64_t ticket)
@@ -588,7 +579,7 @@ void nb_launches_alone(struct nb_launches *l)
                      atomic_load(&l->open) == 0 &&
                      __atomic_load_n(&ring->ended, __ATOMIC_ACQUIRE) >= atomic_load(&l->launched);
     if (one && !(ret = nb_cuda_enter(l->cuda, &mode))) {
-        ret = launch_own(l, &blocks);
+        ret = count_own(l, launch(l, l->stream, 0, &blocks));
         nb_cuda_leave(l->cuda, mode);
         atomic_fetch_add(&l->alone_blocks, atomic_load(&blocks));
         if (!ret)
