@@ -51,8 +51,7 @@ while getopts N:s:r:S:c:t:b:o:M option; do
     esac
 done
 build=${NB_BUILDDIR:-.}
-perf=${NB_PERF:-$build/tools/nibble-perf}
-[ -x "$perf" ] || { echo "$perf is not there: build it, or name it in NB_PERF or NB_BUILDDIR" >&2; exit 1; }
+links_perf
 links_enter "$0" "$@"
 
 tmp=$(mktemp -d) || exit 1

@@ -8,6 +8,7 @@
 #   after a line with the reason when that cannot be. Call it first; it returns in the inner shell.
 # links_up NODES MBPS  makes the hosts, or makes them anew.
 # links_down
+# links_perf  sets `perf`, the nibble-perf to use: NB_PERF, else that of the build in NB_BUILDDIR or in ".".
 # on NODE COMMAND...  runs a command on a host.
 # on_named NODE NAME COMMAND...  the same, where the host is called NAME.
 
@@ -16,6 +17,13 @@ links_mtu=${NB_BENCH_MTU:-9000}
 links_skip() {
     echo "SKIP: $*"
     exit 77
+}
+
+links_perf() {
+    perf=${NB_PERF:-${NB_BUILDDIR:-.}/tools/nibble-perf}
+    [ -x "$perf" ] && return
+    echo "$perf is not there: build it, or name it in NB_PERF or NB_BUILDDIR" >&2
+    exit 1
 }
 
 links_enter() {

@@ -46,8 +46,7 @@ while getopts N:s:b:t:p:r:T:m:o: option; do
     *) exit 2 ;;
     esac
 done
-perf=${NB_PERF:-${NB_BUILDDIR:-.}/tools/nibble-perf}
-[ -x "$perf" ] || { echo "$perf is not there: build it, or name it in NB_PERF or NB_BUILDDIR" >&2; exit 1; }
+links_perf
 links_enter "$0" "$@"
 
 tmp=$(mktemp -d) || exit 1

@@ -46,9 +46,7 @@ while getopts s:d:l:n:b:C:p:t:x: option; do
     *) exit 2 ;;
     esac
 done
-build=${NB_BUILDDIR:-.}
-perf=${NB_PERF:-$build/tools/nibble-perf}
-[ -x "$perf" ] || { echo "$perf is not there: build it, or name it in NB_PERF or NB_BUILDDIR" >&2; exit 1; }
+links_perf
 for tool in iperf3 "${CC:-cc}"; do
     command -v "$tool" >/dev/null 2>&1 || links_skip "$tool is not installed"
 done

@@ -8,8 +8,6 @@
 #include "coll/comm/comm.h"
 #include "coll/decide/decide.h"
 
-#define DEFAULT_BUFFER_MIB 4u /* of NCCL */
-
 uint32_t nb_facts_rate(const struct nb_coll_comm *comm)
 {
     const int64_t told = comm->ctx->params->link_mbps;
@@ -42,7 +40,7 @@ uint32_t nb_facts_buffer(void)
     const long long bytes = text ? atoll(text) : 0;
 
     if (bytes <= 0)
-        return DEFAULT_BUFFER_MIB;
+        return NB_RECKON_BUFFER_MIB;
     return (uint32_t)nb_max64(1, nb_min64((uint64_t)bytes >> 20, UINT16_MAX));
 }
 

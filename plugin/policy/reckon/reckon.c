@@ -31,9 +31,8 @@
  * count. */
 #define PROMISE 1.1
 
-/* NCCL's buffer of a channel, unless NCCL_BUFFSIZE says otherwise, and the most that is worth its memory on a
- * GPU: NCCL takes it twice for each of 8 channels. */
-#define BUFFER (4 * MIB)
+#define BUFFER (NB_RECKON_BUFFER_MIB * MIB)
+/* The largest buffer that is worth its memory on a GPU: NCCL takes it twice for each of 8 channels. */
 #define BUFFER_MOST (64 * MIB)
 /* NCCL's usual chunk where many operations are small, and its channels. */
 #define CHUNK 131072.0

@@ -211,6 +211,7 @@ struct nb_reckon_facts {
      * decision. */
     uint32_t measured;
 };
+#define NB_RECKON_BUFFER_MIB 4u       /* NCCL's buffer of a channel where NCCL_BUFFSIZE is not set */
 #define NB_RECKON_NO_LIMIT UINT32_MAX /* workers of a node whose codecs run on a GPU */
 
 /* Return the codec number of a variant. */
