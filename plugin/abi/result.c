@@ -37,9 +37,8 @@ ncclResult_t nb_result_moving(int err)
 {
     if (err < 0 && nb_process_loses_first())
         NB_ALERT("moving data failed: %s. This NCCL (2.27 or older) does not pass a plugin's error on, so "
-                 "the job hangs from here "
-                 "on and nobody is told: end it. The cause is logged at NCCL_DEBUG=WARN; NCCL 2.28 and later "
-                 "end the job themselves",
+                 "the job hangs from here on and nobody is told: end it. The cause is logged at "
+                 "NCCL_DEBUG=WARN; NCCL 2.28 and later end the job themselves",
                  strerror(-err));
     return nb_result(err);
 }

@@ -33,8 +33,7 @@ int nb_demand_check(const char *text, char *error, size_t cap)
         if (demand_of(at, n) < 0) {
             snprintf(error, cap,
                      "NIBBLE_REQUIRE: \"%.*s\" must be settings, collnet, all-reduce, tuner or window, or "
-                     "the whole "
-                     "list none, in %s",
+                     "the whole list none, in %s",
                      n < 40 ? (int)n : 40, at, text);
             return -EINVAL;
         }

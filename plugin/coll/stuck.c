@@ -35,8 +35,8 @@ static void declare(struct nb_coll_comm *comm, uint64_t steps)
     nb_engine_call_stuck(comm->engine, steps);
     if (atomic_compare_exchange_strong(&comm->failure.shown, &none, -ETIMEDOUT))
         NB_WARN(
-            "%s: the engine of this node has made no step for %lld s (twice NIBBLE_PEER_TIMEOUT, at least "
-            "%d s): its thread, nibble-engine, hangs in a call that does not return. The communicator has "
+            "%s: the engine of this node has made no step for %lld s (twice NIBBLE_PEER_TIMEOUT, at least %d "
+            "s): its thread, nibble-engine, hangs in a call that does not return. The communicator has "
             "failed",
             comm->label, (long long)(limit_ms(comm) / 1000), LEAST_MS / 1000);
 }

@@ -72,8 +72,7 @@ static int choose(struct nb_context *ctx, struct nb_net **net)
         if (verbs)
             return start(ctx, verbs, "NIBBLE_NET=verbs", net);
         NB_WARN("NIBBLE_NET=verbs, but nibble was built without verbs: infiniband/verbs.h was not there when "
-                "it was "
-                "configured");
+                "it was configured");
         return -EINVAL;
     case NB_NET_FORWARD: return start(ctx, &nb_net_forward, "NIBBLE_NET=forward", net);
     case NB_NET_TCP: return start(ctx, &nb_net_tcp, "NIBBLE_NET=tcp", net);

@@ -582,8 +582,7 @@ int main(void)
     abort_late();
     const int64_t plain = overlap(1, NO_CODEC), bad = overlap(1, MARK | JOIN), eight = overlap(8, OWN_MARK);
     printf("   compute beside a collective whose peer is 1.5 s late: %.1f ms; behind mark and join in one "
-           "queue %.1f ms; "
-           "8 queues, mark on a stream of ours %.1f ms\n",
+           "queue %.1f ms; 8 queues, mark on a stream of ours %.1f ms\n",
            (double)plain / 1e6, (double)bad / 1e6, (double)eight / 1e6);
     CHECK(plain < 20 * MODEL_MS && bad > 1400 * MODEL_MS && eight < 20 * MODEL_MS);
     opposite_orders(1, MARK | JOIN, "F4 one queue, two communicators in opposite orders", "a circle");

@@ -237,8 +237,8 @@ START_TEST(declines)
     ck_assert(nb_policy_declines(&p, &fast, why, sizeof(why)) && strstr(why, "(NIBBLE_AG=exact connects"));
     p = *nb_params_defaults();
     ck_assert(nb_policy_declines(&p, &alone, why, sizeof(why)));
-    ck_assert_str_eq(why, "no gain on links of 50 Gbit/s with codec avx512 (NIBBLE_HOST_THREADS=2 "
-                          "would change that)");
+    ck_assert_str_eq(why, "no gain on links of 50 Gbit/s with codec avx512 (NIBBLE_HOST_THREADS=2 would "
+                          "change that)");
     p.shadow = 1;
     ck_assert(!nb_policy_declines(&p, &fast, why, sizeof(why)));
     p.shadow = 0;

@@ -452,8 +452,8 @@ void sim_judge_operation(struct sim *s, struct sim_proxy *p)
     if (op->coded && p->error > bound * p->energy)
         sim_violation(
             s,
-            "node %d: communicator %d, operation %d (%s, %zu values): squared error %g, by the bound it "
-            "is at most %g",
+            "node %d: communicator %d, operation %d (%s, %zu values): squared error %g, by the bound it is "
+            "at most %g",
             p->node->number, p->index, p->op, nb_func_name(op->func), op->count, p->error, bound * p->energy);
 }
 

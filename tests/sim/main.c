@@ -82,8 +82,7 @@ static int replay(uint64_t seed, bool loud, bool calm)
     sim_plan_print(plan);
     sim_run(plan, loud, !loud, &out);
     printf("seed %llu: %llu events, %llu messages, %llu operations of nodes, %.6f virtual seconds, trace "
-           "%016llx, "
-           "results %016llx\n",
+           "%016llx, results %016llx\n",
            (unsigned long long)seed, (unsigned long long)out.events, (unsigned long long)out.messages,
            (unsigned long long)out.operations, 1e-9 * (double)out.ended, (unsigned long long)out.hash,
            (unsigned long long)out.results);
@@ -130,8 +129,7 @@ static void progress(const struct totals *t, double began)
     const double took = seconds() - began;
 
     printf("%llu runs, %llu collectives (%llu operations of nodes), %llu messages, %llu events, %llu "
-           "compared with "
-           "calm; %.1f runs a second, %.2f us an event; trace %016llx\n",
+           "compared with calm; %.1f runs a second, %.2f us an event; trace %016llx\n",
            (unsigned long long)t->runs, (unsigned long long)t->collectives, (unsigned long long)t->operations,
            (unsigned long long)t->messages, (unsigned long long)t->events, (unsigned long long)t->compared,
            (double)t->runs / took, took * 1e6 / (double)t->events, (unsigned long long)t->hash);

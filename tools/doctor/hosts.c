@@ -292,8 +292,8 @@ static void ended(struct run *r, int rank, int status)
     if (!started)
         fprintf(stderr,
                 "%s: node %d: %s ended without a report, with status %d: its shell has started nothing (a "
-                "disabled "
-                "account, a forced command, or a profile that exits; \"%s %s /bin/sh\" must read commands)\n",
+                "disabled account, a forced command, or a profile that exits; \"%s %s /bin/sh\" must read "
+                "commands)\n",
                 program_invocation_short_name, rank, r->node[rank].host, code, r->hosts->rsh,
                 r->node[rank].host);
     else if (WIFSIGNALED(status))

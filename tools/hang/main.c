@@ -150,8 +150,7 @@ static void explain(const struct vertex *v, char *buf, size_t cap)
     else if (own && own->next_op > c->op)
         snprintf(buf, cap,
                  "it had begun %s %" PRIu64
-                 " of %s when it wrote its report: the reports are too far apart, ask for "
-                 "new ones",
+                 " of %s when it wrote its report: the reports are too far apart, ask for new ones",
                  c->function, c->op, name);
     else
         snprintf(buf, cap,

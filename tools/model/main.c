@@ -500,8 +500,7 @@ int main(int argc, char **argv)
         return 0;
     }
     printf("Codec %s, GB/s of values: encode %.1f, with feedback %.1f, add %.1f, decode %.1f; differences: "
-           "encode %.1f, "
-           "decode %.1f.\n%g processors a node, hop %g us, message %g us.\n",
+           "encode %.1f, decode %.1f.\n%g processors a node, hop %g us, message %g us.\n",
            o.type, 1e-9 * o.figures.speed.encode, 1e-9 * o.figures.speed.encode_feedback,
            1e-9 * o.figures.speed.decode_add, 1e-9 * o.figures.speed.decode,
            1e-9 * o.figures.speed.ulp_encode, 1e-9 * o.figures.speed.ulp_decode, o.figures.cores,

@@ -50,8 +50,7 @@ static const char coll_help[] =
     "engine_us\n"
     "                   codec_us allows\n"
     "  --share PERCENT  of a processor for the engine's thread, and as much for each codec thread, and no "
-    "more: "
-    "where all of\n"
+    "more: where all of\n"
     "                   them fit, few processors stand for many slow ones (SCHED_DEADLINE, as root)\n";
 static const char machines_help[] =
     "\nOver machines, a node on each, with nccl-tests' table. Without --nodes, ranks come from srun, mpirun "
@@ -75,12 +74,10 @@ static const char coll_notes[] =
     "coded (NIBBLE_RS=int4, NIBBLE_AR=int4). The nodes share this machine's cores, so "
     "times are those of the code, not of a network.\n"
     "\nOver machines, #wrong counts values, of up to 786432 of a block, that are further from the exact sum "
-    "than 4 "
-    "bits can\nbe (a seventh of the largest value beside it, of each contribution and of the sum), or "
-    "further than "
-    "rounding with --raw;\ngathered weights must be exact. In place, an all-reduce of float16, or of more "
-    "operations than "
-    "its sums' range allows, is\nleft out: each one's result is the next one's data.\n";
+    "than 4 bits can\nbe (a seventh of the largest value beside it, of each contribution and of the sum), or "
+    "further than rounding with --raw;\ngathered weights must be exact. In place, an all-reduce of float16, "
+    "or of more operations than its sums' range allows, is\nleft out: each one's result is the next one's "
+    "data.\n";
 static const char p2p_help[] =
     "usage: nibble-perf p2p [OPTION]...\n\n"
     "  --bidirectional  both nodes of a pair send at the same time\n"
@@ -88,8 +85,8 @@ static const char p2p_help[] =
     "1). The sockets of a connection are\n"
     "                   NIBBLE_TCP_STREAMS\n"
     "  --chunk SIZE     of a message: larger sizes are cut (default 512K)\n"
-    "  --cpus LIST      CPU of node 0, of node 1 and so on, from the first again where there are "
-    "more nodes than\n"
+    "  --cpus LIST      CPU of node 0, of node 1 and so on, from the first again where there are more nodes "
+    "than\n"
     "                   CPUs (default: as the kernel chooses)\n";
 static const char p2p_notes[] =
     "\nNodes 2k and 2k + 1 make pairs. Sizes and bandwidths are those of one direction of one pair.\n";

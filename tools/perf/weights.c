@@ -174,10 +174,9 @@ static const char help[] =
     "  --steps N      gathers in a row (default 12)\n"
     "  --json FILE    write a list of objects\n\n"
     "Bits are those of a coded value. 'error' is the rms of what delta4 delivered less what was to be "
-    "gathered, over "
-    "that of\nrounding the weights to bfloat16; 'of runs' the rms of the same quotient taken for every 256 "
-    "values, 'worst' its "
-    "largest;\n'inexact' the share of values that arrived changed, 'signs' how many changed their sign.\n";
+    "gathered, over that of\nrounding the weights to bfloat16; 'of runs' the rms of the same quotient taken "
+    "for every 256 values, 'worst' its largest;\n'inexact' the share of values that arrived changed, 'signs' "
+    "how many changed their sign.\n";
 
 int perf_weights(int argc, char **argv)
 {

@@ -273,8 +273,7 @@ static int show(const struct call *call, bool begins)
     }
     if (n == 0)
         fputs("nibble-top: no process here answers: NIBBLE_LIVE=0, another network namespace (nsenter -n), "
-              "or nibble is not "
-              "loaded\n",
+              "or nibble is not loaded\n",
               stderr);
     if (!call->text && !begins)
         tell();

@@ -96,9 +96,8 @@ int nbt_write_json(const struct nbt_settings *s, const struct nbt_outcome *runs,
     fprintf(f,
             "{\n  \"nodes\": %d, \"exchange\": \"%s\", \"gradients\": \"%s\", \"seed\": %llu,\n"
             "  \"model\": {\"layers\": %zu, \"width\": %zu, \"heads\": %zu, \"context\": %zu, "
-            "\"batch_per_node\": %zu, "
-            "\"parameters\": %zu},\n  \"text\": {\"files\": %zu, \"training_bytes\": %zu, "
-            "\"validation_bytes\": %zu},\n"
+            "\"batch_per_node\": %zu, \"parameters\": %zu},\n  \"text\": {\"files\": %zu, "
+            "\"training_bytes\": %zu, \"validation_bytes\": %zu},\n"
             "  \"runs\": [\n",
             s->nodes, s->exchange->name, nb_dtype_name(s->grad_type), (unsigned long long)s->seed, c->layers,
             c->width, c->heads, c->context, c->batch, s->lay.params, s->text.files, s->text.train_bytes,

@@ -163,8 +163,8 @@ void nb_control_file_close(struct nb_control_file *file, const char *path)
     file->left_behind = !nb_periodic_end(file->periodic, PATIENCE_S);
     file->periodic = NULL;
     if (file->left_behind)
-        NB_WARN("NIBBLE_CONTROL: reading %s does not return. Its thread is left behind, and the switch "
-                "stays as it is",
+        NB_WARN("NIBBLE_CONTROL: reading %s does not return. Its thread is left behind, and the switch stays "
+                "as it is",
                 path);
 }
 

@@ -209,8 +209,7 @@ static void announce(struct nb_coll_comm *comm)
         explain_mesh(comm, schedule);
     NB_INFO(NCCL_INIT | NCCL_NET,
             "%s: connected over %s, %sschedule %s, device %s, wire units of %zu bytes, %u credits a peer and "
-            "class, "
-            "staging %.1f MiB",
+            "class, staging %.1f MiB",
             comm->label, comm->net->name, grid, schedule, comm->device->ops->name, comm->unit,
             comm->neighbors[0]->rx[NB_CLASS_CONTRIB].buffers, (double)comm->staging_bytes / (1 << 20));
     nb_comm_log_plan(comm);

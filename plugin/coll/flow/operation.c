@@ -79,18 +79,17 @@ static void warn_absent(const struct nb_coll_comm *comm)
         nb_demand_fails(comm->ctx, NB_DEMAND_ALL_REDUCE, "NCCL's profiler events do not come here");
         NB_INFO(NCCL_INIT | NCCL_NET,
                 "NCCL's profiler events do not come here, so all-reduces are not compressed: another "
-                "profiler plugin is in "
-                "use (NCCL_PROFILER_PLUGIN, or a libnccl-profiler.so in the library path). Remedy: "
-                "NCCL_PROFILER_PLUGIN=libnccl-net-nibble.so, and NIBBLE_PROFILER_NEXT for the other one");
+                "profiler plugin is in use (NCCL_PROFILER_PLUGIN, or a libnccl-profiler.so in the library "
+                "path). Remedy: NCCL_PROFILER_PLUGIN=libnccl-net-nibble.so, and NIBBLE_PROFILER_NEXT for the "
+                "other one");
     }
     if (!nb_tuner_seen(comm->ctx) && !node->warned_tuner) {
         node->warned_tuner = true;
         nb_demand_fails(comm->ctx, NB_DEMAND_TUNER, "NCCL does not ask this plugin's tuner");
         NB_INFO(NCCL_INIT | NCCL_NET,
                 "NCCL does not ask this plugin's tuner, so it seldom chooses CollNet by itself: another "
-                "tuner plugin is in "
-                "use (NCCL_TUNER_PLUGIN, or a libnccl-tuner.so in the library path). Remedy: "
-                "NCCL_TUNER_PLUGIN=libnccl-net-nibble.so, and NIBBLE_TUNER_NEXT for the other one");
+                "tuner plugin is in use (NCCL_TUNER_PLUGIN, or a libnccl-tuner.so in the library path). "
+                "Remedy: NCCL_TUNER_PLUGIN=libnccl-net-nibble.so, and NIBBLE_TUNER_NEXT for the other one");
     }
 }
 

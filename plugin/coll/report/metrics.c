@@ -215,8 +215,7 @@ static const struct metric of_late[] = {
 static const struct metric of_waited[] = {
     COMPUTED(value_of, "waited_for_total",
              "Of wait_checks_total: the oldest open window lacked data of this node and had those of half of "
-             "the nodes or more. "
-             "The 16 nodes with most."),
+             "the nodes or more. The 16 nodes with most."),
 };
 
 static double nmse_of_signature(const void *v)

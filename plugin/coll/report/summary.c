@@ -205,8 +205,7 @@ static void log_figures(const struct nb_figures *figures)
     if (s.func[NB_FUNC_ALL_GATHER].windows)
         NB_INFO(NCCL_NET,
                 "summary %s: references slots=%llu hit=%llu new=%llu unconfirmed=%llu budget=%llu "
-                "unchanged_units=%llu "
-                "resends=%llu state_bytes=%llu",
+                "unchanged_units=%llu resends=%llu state_bytes=%llu",
                 figures->label, (unsigned long long)s.references, (unsigned long long)s.ref_hits,
                 (unsigned long long)s.ref_new, (unsigned long long)s.ref_unconfirmed,
                 (unsigned long long)s.ref_budget,
@@ -214,8 +213,7 @@ static void log_figures(const struct nb_figures *figures)
                 (unsigned long long)s.reference_bytes);
     if (s.gathers_bounded)
         NB_INFO(NCCL_NET,
-                "summary %s: lossy all_gather delta4=%llu ops; delta4 units=%llu runs=%llu "
-                "lossy_runs=%llu",
+                "summary %s: lossy all_gather delta4=%llu ops; delta4 units=%llu runs=%llu lossy_runs=%llu",
                 figures->label, (unsigned long long)s.gathers_bounded, (unsigned long long)s.bounded_units,
                 (unsigned long long)s.bounded_runs, (unsigned long long)s.bounded_lossy_runs);
     for (int f = 0; f < NB_FUNC_COUNT; f++)

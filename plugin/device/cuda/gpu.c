@@ -314,8 +314,7 @@ void nb_gpu_put(struct nb_gpu *g)
     nb_gpus_remove(g->ctx->gpus, g);
     NB_INFO(NCCL_INIT | NCCL_NET,
             "cuda: GPU %d: %llu works, %llu times the ring was full, %llu launches (%llu for a batch), "
-            "memory %zu MiB of "
-            "%zu, grown %llu times, refused %llu times",
+            "memory %zu MiB of %zu, grown %llu times, refused %llu times",
             g->cuda.ordinal, (unsigned long long)g->ring.done, (unsigned long long)g->ring.full,
             (unsigned long long)atomic_load(&g->launches.launched), (unsigned long long)g->launches.alone,
             g->arena.peak >> 20, g->arena.mapped >> 20, (unsigned long long)g->arena.grown,

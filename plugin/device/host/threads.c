@@ -303,8 +303,7 @@ static int64_t stuck_after_ns(const struct pooled *d)
 static void tell_stuck(const struct pooled *d)
 {
     NB_WARN("device: codec threads have not ended a work for %lld s (twice NIBBLE_PEER_TIMEOUT, at least "
-            "%lld s): they "
-            "hang, or get no processor",
+            "%lld s): they hang, or get no processor",
             (long long)(stuck_after_ns(d) / (int64_t)NB_NS_PER_S),
             (long long)(STUCK_LEAST_NS / (int64_t)NB_NS_PER_S));
 }

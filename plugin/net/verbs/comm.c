@@ -61,8 +61,7 @@ static int make_tables(struct nb_verbs_comm *c, size_t bytes)
     if (c->mem_mr)
         return 0;
     NB_WARN("verbs: %s: registering %zu bytes for a connection with %s failed: %s (ulimit -l must be "
-            "unlimited where "
-            "the job is started)",
+            "unlimited where the job is started)",
             c->dev->name, c->mem_bytes, c->peer, strerror(errno));
     return errno ? -errno : -EIO;
 }

@@ -225,8 +225,7 @@ static int join(struct nb_verbs_connecting *h, int64_t now)
             return 0;
         }
         NB_WARN("verbs: %s: no way to %s (%s) after %d attempts: its address is not resolved (ARP). Are both "
-                "ports of "
-                "one network?",
+                "ports of one network?",
                 h->dev->name, h->peer, c->peer_meta.device, h->retries);
         rc = -ETIMEDOUT;
     }

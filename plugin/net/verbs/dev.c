@@ -231,8 +231,7 @@ static void add_ports(struct nb_verbs *v, struct nb_verbs_hca *h, struct leftove
         if (v->ndevs == NB_NET_MAX_DEVS) {
             if (!l->full)
                 NB_WARN("verbs: only the first %d ports are used, as NCCL allows: %s:%d and those after it "
-                        "are left "
-                        "out. Choose with NCCL_IB_HCA",
+                        "are left out. Choose with NCCL_IB_HCA",
                         NB_NET_MAX_DEVS, h->name, port);
             l->full = true;
             return;

@@ -104,8 +104,7 @@ static int reg(struct nb_verbs_comm *c, void *data, size_t size, enum nb_mem typ
     }
     if (fd >= 0 && offset < (uintptr_t)data - addr) {
         NB_WARN("verbs: %s: a DMA-BUF registration at %p does not begin on a page and its offset %llu leaves "
-                "no room "
-                "for that",
+                "no room for that",
                 c->dev->name, data, (unsigned long long)offset);
         return -EINVAL;
     }

@@ -33,8 +33,8 @@ static const struct {
      "the peer's adapter failed: see dmesg there"},
     {IBV_WC_RETRY_EXC_ERR, "retries exceeded", ETIMEDOUT, false,
      "no acknowledgement: a link or switch is down or loses packets, the peer has died, or (RoCE) the GIDs "
-     "are "
-     "of networks that cannot reach each other: see NCCL_IB_GID_INDEX, NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT"},
+     "are of networks that cannot reach each other: see NCCL_IB_GID_INDEX, NCCL_IB_TIMEOUT, "
+     "NCCL_IB_RETRY_CNT"},
     {IBV_WC_RNR_RETRY_EXC_ERR, "receiver not ready, retries exceeded", ETIMEDOUT, false,
      "the peer does not take messages: has its process hung?"},
     {IBV_WC_REM_ABORT_ERR, "remote aborted", EPROTO, false, "the peer's adapter gave the request up"},

@@ -520,8 +520,7 @@ void nb_events_destroy(struct nb_events *ev)
     if (n.launches)
         NB_INFO(NCCL_PROFILE,
                 "profiler comm 0x%llx: calls=%llu dropped=%llu launches=%llu recorded=%llu elsewhere=%llu "
-                "orphans=%llu "
-                "contradictions=%llu missing=%llu unqueued=%llu",
+                "orphans=%llu contradictions=%llu missing=%llu unqueued=%llu",
                 (unsigned long long)ev->comm_id, (unsigned long long)n.calls,
                 (unsigned long long)n.calls_dropped, (unsigned long long)n.launches,
                 (unsigned long long)n.recorded, (unsigned long long)n.elsewhere,
