@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Encode tiles NB_W groups at a time with a group in each lane, first half. Maxima, transforms, sums and
- * scales then need no steps across lanes. Two transpositions remain: packed values on the way in, packed
- * codes on the way out. quant_simd.h includes this, over primitives of quant_avx2.c and quant_avx512.c:
+ * Encode tiles NB_W groups at a time, one group in each lane: first half of the encoder. Maxima, transforms,
+ * sums and scales then stay within lanes. Packed values are transposed on the way in, packed codes on the way
+ * out. quant_simd.h includes this file. quant_avx2.c and quant_avx512.c define its primitives:
  *
- *   NB_HERE(x)              computes x here
- *   NB_FORGET()             where registers are few: rows are read anew behind it rather than kept
- *   lanes_order             from the order of groups to that of lanes, and back
+ *   NB_HERE(x)              have x computed at this place, not later
+ *   NB_FORGET()             read rows again behind it, where registers are few
+ *   lanes_order             from the order of groups to the order of lanes, and back
  *   lanes_bits, lanes_mask  from a mask of lanes to the bits of groups, and back
  *   lanes_dwords            transposes 4x4 dwords in each part of 128 bits
  *   lanes_load              row i: dword i of sixteen of each group; groups are `stride` bytes apart
@@ -15,7 +15,8 @@
  *   lanes_store_nibbles     the same for 16 bytes of each group, which are still to be transposed
  *   lanes_halves            values of FP16 in the low and in the high words of dwords
  *   lanes_byte              byte i of each dword, uppermost
- *   lanes_add_unless, _sub_ sum or difference except where the mask is set; lanes_store_if stores where it is set
+ *   lanes_add_unless, _sub_ sum or difference except where the mask is set
+ *   lanes_store_if          stores where the mask is set
  *   lanes_eight, _pairs     largest magnitude so far and its sign; smallest of the pairs' larger magnitudes
  *   lanes_most, lanes_least the results
  *

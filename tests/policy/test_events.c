@@ -603,8 +603,8 @@ static const char *kernel_of(struct nb_events *ev, const char *const *calls, con
     return seen;
 }
 
-/* What the observer hears of kernels: whether all-reduces may come, what reaches the engine, and nothing of a
- * kernel that only sends and receives. */
+/* Check the calls that the observer gets for each kernel: begin (1 where all-reduces may come), end, handed
+ * with records for the engine, posted. A kernel that only sends and receives causes no call. */
 START_TEST(kernels)
 {
     static const struct nb_launch_observer observer = {attached, kernel_begins, kernel_ends, handed, posted};
