@@ -57,6 +57,15 @@ int open(const char *name, int flags, ...)
     return fd;
 }
 
+static atomic_int accept_error; /* 0: none */
+
+/* Takes the place of the C library's. */
+int accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags)
+{
+    errno = atomic_load(&accept_error);
+    return errno ? -1 : (int)syscall(SYS_accept4, fd, addr, len, flags);
+}
+
 static void setup(void)
 {
     ck_assert_ptr_nonnull(folder_make(dir, "monitor"));
@@ -329,6 +338,26 @@ START_TEST(live)
 }
 END_TEST
 
+/* Where a filter refuses accept4 the log says so once, and callers find no socket instead of waiting for an
+ * answer. Errors of one caller change nothing. */
+START_TEST(live_denied)
+{
+    atomic_store(&accept_error, ECONNABORTED);
+    cluster_connect_alone(&cluster);
+    for (int i = 0; i < 3; i++)
+        usleep(400000);
+    atomic_store(&accept_error, 0);
+    hear(dial());
+    ck_assert_ptr_nonnull(strstr(text, "nibble_info{"));
+    atomic_store(&accept_error, EPERM);
+    while (!capture_has("allow the system call accept4"))
+        usleep(10000);
+    ck_assert_int_eq(dial(), -1);
+    atomic_store(&accept_error, 0);
+    close_both();
+}
+END_TEST
+
 START_TEST(live_off)
 {
     node[0].params.live = 0;
@@ -435,5 +464,5 @@ START_TEST(forked)
 END_TEST
 
 SUITE_MAIN("coll/monitor", FIXTURE(setup, teardown), TEST(metrics), TEST(no_folder), TEST(folder_is_a_pipe),
-           TEST(live), TEST(live_off), TEST(dead_mount), TEST(reports), TEST(gave_up), TEST(asked_for),
-           TEST(stuck), TEST(forked))
+           TEST(live), TEST(live_denied), TEST(live_off), TEST(dead_mount), TEST(reports), TEST(gave_up),
+           TEST(asked_for), TEST(stuck), TEST(forked))

@@ -273,7 +273,7 @@ static int show(const struct call *call, bool begins)
     }
     if (n == 0)
         fputs("nibble-top: no process here answers: NIBBLE_LIVE=0, another network namespace (nsenter -n), "
-              "or nibble is not loaded\n",
+              "nibble is not loaded, or its log (NCCL_DEBUG=INFO) has a line \"nibble-top cannot ask\"\n",
               stderr);
     if (!call->text && !begins)
         tell();

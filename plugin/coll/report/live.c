@@ -15,6 +15,7 @@
 #include "coll/report/report.h"
 
 #define ANSWER_S 1 /* for a caller that does not read */
+#define CANNOT_ASK "nibble-top cannot ask this process (NIBBLE_LIVE): "
 
 int nb_live_open(const char *label)
 {
@@ -31,23 +32,30 @@ int nb_live_open(const char *label)
              (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1) + (socklen_t)length) == 0 &&
         listen(fd, 4) == 0)
         return fd;
-    NB_INFO(NCCL_INIT | NCCL_NET, "nibble-top cannot ask this process (NIBBLE_LIVE): socket @%s: %s",
-            address.sun_path + 1, strerror(errno));
+    NB_INFO(NCCL_INIT | NCCL_NET, CANNOT_ASK "socket @%s: %s", address.sun_path + 1, strerror(errno));
     if (fd >= 0)
         close(fd);
     return -1;
 }
 
-int nb_live_accept(int live)
+int nb_live_accept(int *live)
 {
     const struct timeval patience = {.tv_sec = ANSWER_S};
     struct ucred who;
     socklen_t length = sizeof(who);
     /* A blocking socket, with a limit: Linux does not pass SOCK_NONBLOCK on. */
-    const int fd = accept4(live, NULL, NULL, SOCK_CLOEXEC);
+    const int fd = accept4(*live, NULL, NULL, SOCK_CLOEXEC);
 
-    if (fd < 0)
+    if (fd < 0) {
+        if (errno == EPERM || errno == EACCES || errno == ENOSYS) {
+            NB_INFO(NCCL_INIT | NCCL_NET,
+                    CANNOT_ASK "allow the system call accept4, a filter such as seccomp refuses it: %s",
+                    strerror(errno));
+            close(*live);
+            *live = -1;
+        }
         return -1;
+    }
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &length) == 0 &&
         (who.uid == geteuid() || who.uid == 0) &&
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) == 0)

@@ -157,7 +157,7 @@ static void write_metrics(struct nb_monitor *m)
 
 static void answer(struct nb_monitor *m)
 {
-    const int fd = nb_live_accept(m->live);
+    const int fd = nb_live_accept(&m->live);
     size_t bytes = 0;
     char *text;
 
