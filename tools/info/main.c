@@ -85,7 +85,7 @@ static void tell_problems(struct emit *e)
     }
 }
 
-/* Show the settings of these names. Return the exit status. */
+/* Show the settings of these names, and which values of the environment are bad. Return the exit status. */
 static int settings(struct emit *e, struct nb_params *params, char **name)
 {
     int status = 0;
@@ -96,6 +96,10 @@ static int settings(struct emit *e, struct nb_params *params, char **name)
             fprintf(stderr, "nibble-info: no setting has \"%s\" in its name; --all lists them\n", *name);
             status = 2;
         }
+    if (nproblems > 0 || e->json)
+        tell_problems(e);
+    if (params->bad_setting[0] && status == 0)
+        status = 1;
     nb_params_free(params);
     return emit_end(e) ? 1 : status;
 }

@@ -43,6 +43,12 @@ done
 NIBBLE_RS=int8 "$info" rs >"$tmp/out" || fail "rs: status $?"
 [ "$(grep -c NIBBLE "$tmp/out")" = 1 ] && grep -q '^  NIBBLE_RS  value=int8  default=auto .*allowed=raw, int4, int8 or auto  meaning=codec of' "$tmp/out" ||
     fail "rs: $(cat "$tmp/out")"
+NIBBLE_RS=int5 "$info" rs >"$tmp/out" 2>&1
+[ $? = 1 ] && grep -q 'bad setting NIBBLE_RS=int5: it must be raw' "$tmp/out" ||
+    fail "a bad value: $(cat "$tmp/out")"
+NIBBLE_RS=int5 "$info" --json rs >"$tmp/out" 2>&1
+[ $? = 1 ] && grep -q '"text": "NET/nibble : bad setting NIBBLE_RS=int5' "$tmp/out" ||
+    fail "a bad value, JSON: $(cat "$tmp/out")"
 [ "$("$info" NIBBLE_REF CREDITS | grep -c '^  NIBBLE_')" -ge 2 ] || fail "parts of names"
 "$info" NIBBLE_NOTHING >"$tmp/out" 2>"$tmp/err"
 [ $? = 2 ] && grep -q 'no setting has "NIBBLE_NOTHING" in its name' "$tmp/err" || fail "an unknown name: $(cat "$tmp/err")"

@@ -120,7 +120,7 @@ void nb_metrics_prometheus(FILE *out, const struct nb_metrics_process *process,
 /* Return the listening socket, or -1 after a line in the log. */
 int nb_live_open(const char *label);
 /* Return the next caller's socket, or -1 where no caller, or no allowed one, waits. Where the system refuses
- * the call, log that, close *live and set it to -1: callers then learn at once that this process is silent. */
+ * the call, log that, close *live and set it to -1, so that callers learn at once that no answer comes. */
 int nb_live_accept(int *live);
 /* Send the text and close the socket. */
 void nb_live_answer(int fd, const char *text, size_t bytes);
