@@ -67,6 +67,8 @@ struct fake_state {
     pthread_mutex_t lock;
     struct fctx *contexts;
     struct fmr *mrs;
+    struct ibv_mr *kept[FAKE_CALL_FAULTS]; /* that dereg_mr refused to free */
+    unsigned nkept;
     struct fqp *qps;
     uint32_t next_key, next_qpn;
     struct fake_counts counts;
@@ -103,6 +105,8 @@ static inline struct fcq *cq_of(struct ibv_cq *cq)
 void fake_misused(const char *what);
 /* Return whether this call must fail. errno is then set. */
 bool fake_faulty(const char *name);
+/* Return the error of a call that frees, or 0. What it frees is gone all the same. Call without the lock. */
+int fake_unfreed(const char *name);
 /* Return a new entry of the log. */
 struct fake_entry *fake_note(enum fake_what what);
 unsigned fake_dice(unsigned n);

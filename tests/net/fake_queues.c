@@ -39,7 +39,7 @@ int fake_destroy_comp_channel(struct ibv_comp_channel *channel)
     close(c->ibv.fd);
     close(c->in);
     free(c);
-    return 0;
+    return fake_unfreed("destroy_comp_channel");
 }
 
 struct ibv_cq *fake_create_cq(struct ibv_context *context, int cqe, void *cq_context,
@@ -84,7 +84,7 @@ int fake_destroy_cq(struct ibv_cq *cq)
     free(c->places);
     free(c->of);
     free(c);
-    return 0;
+    return fake_unfreed("destroy_cq");
 }
 
 int fake_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
@@ -255,7 +255,7 @@ int fake_destroy_qp(struct ibv_qp *qp)
     pthread_mutex_unlock(&fk.lock);
     free(q->rq);
     free(q);
-    return 0;
+    return fake_unfreed("destroy_qp");
 }
 
 /* The queue pair has failed: its queued requests come back. */

@@ -37,6 +37,16 @@ bool fake_faulty(const char *name)
     return err != 0;
 }
 
+int fake_unfreed(const char *name)
+{
+    bool faulty;
+
+    pthread_mutex_lock(&fk.lock);
+    faulty = fake_faulty(name);
+    pthread_mutex_unlock(&fk.lock);
+    return faulty ? errno : 0;
+}
+
 struct fake_entry *fake_note(enum fake_what what)
 {
     static struct fake_entry lost;
@@ -143,7 +153,7 @@ static int f_close_device(struct ibv_context *context)
     close(c->ibv.async_fd);
     close(c->event_in);
     free(c);
-    return 0;
+    return fake_unfreed("close_device");
 }
 
 static int f_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
@@ -290,7 +300,7 @@ static int f_dealloc_pd(struct ibv_pd *pd)
     fk.counts.pds--;
     pthread_mutex_unlock(&fk.lock);
     free(pd);
-    return 0;
+    return fake_unfreed("dealloc_pd");
 }
 
 static struct ibv_mr *reg(const char *call, struct ibv_pd *pd, void *addr, size_t length, int access, int fd,
@@ -350,7 +360,7 @@ static struct ibv_mr *f_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t
 
 static int f_dereg_mr(struct ibv_mr *mr)
 {
-    int found = 0;
+    int found = 0, err;
 
     pthread_mutex_lock(&fk.lock);
     for (struct fmr **p = &fk.mrs; *p; p = &(*p)->next) {
@@ -364,9 +374,13 @@ static int f_dereg_mr(struct ibv_mr *mr)
         fake_misused("ibv_dereg_mr of what is not registered");
     fk.counts.mrs -= found;
     pthread_mutex_unlock(&fk.lock);
-    if (found)
+    err = fake_unfreed("dereg_mr");
+    if (err) { /* its memory stays in use */
+        fk.kept[fk.nkept++ % FAKE_CALL_FAULTS] = mr;
+    } else if (found) {
         free(mr);
-    return 0;
+    }
+    return err;
 }
 
 const struct fmr *fake_find_mr(const struct ibv_pd *pd, uint32_t key, uint64_t addr, uint64_t length,

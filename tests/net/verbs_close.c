@@ -311,6 +311,25 @@ START_TEST(descriptors)
 }
 END_TEST
 
+static const char *const freeing[] = {"destroy_qp",           "destroy_cq", "dereg_mr",
+                                      "destroy_comp_channel", "dealloc_pd", "close_device"};
+
+/* Close with a call that fails twice. The first failure is a warning that names the adapter and the cause. */
+START_TEST(cannot_free)
+{
+    net = pair_up(&p, 1);
+    fake_fail_call(freeing[_i], 1, EBUSY);
+    if (strcmp(freeing[_i], "close_device") != 0) /* the next one is another adapter's */
+        fake_fail_call(freeing[_i], 2, EBUSY);
+    pair_down(&p);
+    ck_assert_int_eq(warnings(), 1);
+    ck_assert_msg(strstr(last_warning(), "verbs: fake") && strstr(last_warning(), ": freeing ") &&
+                      strstr(last_warning(), strerror(EBUSY)),
+                  "%s", last_warning());
+}
+END_TEST
+
 SUITE_MAIN("net/verbs_close", FIXTURE(verbs_before, verbs_after), LOOP(close_unfinished, 0, 2), TEST(leave),
            LOOP(close_drains, 0, 2), LOOP(acknowledged_by_goodbye, 0, 2), LOOP(peer_dies, 0, 2),
-           TEST(nonsense_from_peer), TEST(cycles), TEST(sleeping), LOOP(descriptors, 0, 2))
+           TEST(nonsense_from_peer), TEST(cycles), TEST(sleeping), LOOP(cannot_free, 0, 6),
+           LOOP(descriptors, 0, 2))

@@ -188,7 +188,7 @@ void nb_verbs_comm_fini(struct nb_verbs_comm *c)
 
     for (int i = 0; i < c->nqps; i++)
         if (c->qp[i].qp)
-            c->hca->api->destroy_qp(c->qp[i].qp);
+            nb_verbs_freed(h, "a queue pair", h->api->destroy_qp(c->qp[i].qp));
     if (c->cq) {
         struct ibv_cq *cq;
         void *context;
@@ -196,13 +196,13 @@ void nb_verbs_comm_fini(struct nb_verbs_comm *c)
         /* Unread events would hold up the destruction of their queue. */
         while (c->hca->api->get_cq_event(c->channel, &cq, &context) == 0)
             c->hca->api->ack_cq_events(cq, 1);
-        c->hca->api->destroy_cq(c->cq);
+        nb_verbs_freed(h, "a completion queue", h->api->destroy_cq(c->cq));
     }
     if (c->channel)
-        c->hca->api->destroy_comp_channel(c->channel);
-    if (c->mem_mr)
-        c->hca->api->dereg_mr(c->mem_mr);
-    free(c->mem);
+        nb_verbs_freed(h, "a completion channel", h->api->destroy_comp_channel(c->channel));
+    /* The adapter may write to tables that are still registered. */
+    if (!c->mem_mr || nb_verbs_freed(h, "a connection's tables", h->api->dereg_mr(c->mem_mr)))
+        free(c->mem);
     if (c->have_pd)
         nb_verbs_pd_put(h);
     if (c->fd >= 0)

@@ -258,9 +258,23 @@ static void add_ports(struct nb_verbs *v, struct nb_verbs_hca *h, struct leftove
     }
 }
 
+bool nb_verbs_freed(struct nb_verbs_hca *h, const char *what, int rc)
+{
+    const int err = rc > 0 ? rc : errno;
+
+    if (!rc)
+        return true;
+    if (atomic_exchange(&h->leaks, true))
+        NB_INFO(NCCL_NET, "verbs: %s: freeing %s at close failed: %s", h->name, what, strerror(err));
+    else
+        NB_WARN("verbs: %s: freeing %s at close failed: %s. The adapter keeps it until the process ends",
+                h->name, what, strerror(err));
+    return false;
+}
+
 static void hca_free(struct nb_verbs_hca *h)
 {
-    h->api->close_device(h->context);
+    nb_verbs_freed(h, "the adapter's context", h->api->close_device(h->context));
     pthread_mutex_destroy(&h->lock);
     free(h->mr);
     free(h);
@@ -402,10 +416,10 @@ void nb_verbs_pd_put(struct nb_verbs_hca *h)
 
             NB_INFO(NCCL_NET, "verbs: %s: %zu bytes at %p were still registered", h->name, m->bytes,
                     (void *)m->addr);
-            h->api->dereg_mr(m->mr);
+            nb_verbs_freed(h, "a registration", h->api->dereg_mr(m->mr));
             free(m);
         }
-        h->api->dealloc_pd(h->pd);
+        nb_verbs_freed(h, "the protection domain", h->api->dealloc_pd(h->pd));
         h->pd = NULL;
     }
     pthread_mutex_unlock(&h->lock);

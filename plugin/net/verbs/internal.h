@@ -189,6 +189,7 @@ struct nb_verbs_hca {
     struct ibv_device_attr attr;
     char name[64];
     atomic_bool fatal;           /* the adapter is lost */
+    atomic_bool leaks;           /* a line about nb_verbs_freed has been logged */
     pthread_mutex_t lock;        /* of the fields below */
     struct nb_verbs_comm *comms; /* all of them, for asynchronous events */
     struct ibv_pd *pd;           /* while there are comms */
@@ -232,6 +233,9 @@ struct nb_verbs {
  * but all are unusable. */
 int nb_verbs_devices_open(struct nb_verbs *v, char *why, size_t cap, bool *misfit);
 void nb_verbs_devices_close(struct nb_verbs *v);
+/* Log that giving back `what` failed with `rc`, the result of a function of the library. The first line of an
+ * adapter is a WARN, since the others usually follow from it. Return whether it was given back. */
+bool nb_verbs_freed(struct nb_verbs_hca *hca, const char *what, int rc);
 /* Return the device, or NULL with a WARN line when `dev` is out of range. */
 struct nb_verbs_dev *nb_verbs_device(struct nb_verbs *v, int dev);
 

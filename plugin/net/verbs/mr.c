@@ -134,7 +134,7 @@ static int reg(struct nb_verbs_comm *c, void *data, size_t size, enum nb_mem typ
     }
     rc = insert(h, m);
     if (rc) {
-        h->api->dereg_mr(m->mr);
+        nb_verbs_freed(h, "a registration", h->api->dereg_mr(m->mr));
         free(m);
     }
 out:

@@ -45,7 +45,7 @@ struct ibv_qp *nb_verbs_qp_new(struct nb_verbs_comm *c, unsigned send_depth, uns
         *err = rc > 0 ? rc : errno;
         NB_WARN("verbs: %s: a queue pair cannot be initialised: %s (partition key index %d of %d)",
                 c->dev->name, strerror(*err), c->hca->conf->pkey, c->dev->attr.pkey_tbl_len);
-        c->hca->api->destroy_qp(qp);
+        nb_verbs_freed(c->hca, "a queue pair", c->hca->api->destroy_qp(qp));
         return NULL;
     }
     return qp;

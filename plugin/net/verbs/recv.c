@@ -301,7 +301,7 @@ int nb_verbs_close_recv(void *recv_comm)
         return 0;
     nb_verbs_close(&r->c, r->c.messages);
     if (r->flush.qp)
-        r->c.hca->api->destroy_qp(r->flush.qp);
+        nb_verbs_freed(r->c.hca, "a queue pair", r->c.hca->api->destroy_qp(r->flush.qp));
     r->flush.qp = NULL;
     r->c.flush_qp = NULL;
     nb_verbs_comm_fini(&r->c);
