@@ -271,6 +271,22 @@ static int stage_open(struct stage *s, const struct hx_comm_cfg *cfg)
     return 0;
 }
 
+/* Check that the summary says where the codecs ran, and that a GPU carried out work. */
+static int summary_names_device(bool host)
+{
+    char line[512], device[16] = "";
+    unsigned long long bytes = 0;
+    const char *at;
+
+    hx_log_first("time busy_s=", line, sizeof line);
+    at = strstr(line, " device=");
+    HX_CHECK(at && sscanf(at, " device=%15s device_bytes=%llu", device, &bytes) == 2, "the summary is \"%s\"",
+             line);
+    HX_CHECK(strcmp(device, host ? "host" : "cuda") == 0 && host == (bytes == 0), "the summary is \"%s\"",
+             line);
+    return 0;
+}
+
 /* Check that the fake driver holds no resources, and that a kernel ran. */
 static int stage_end(struct stage *s)
 {
@@ -300,7 +316,8 @@ static int way_node(struct hx_node *node, void *arg)
     struct hx_comm_cfg cfg = config(way);
     struct stage s = {.node = node, .way = way, .hash = hx_scratch(node, node->rank)};
 
-    return stage_open(&s, &cfg) || all_of_it(&s) || sx_close(s.lib, s.comm, false) || stage_end(&s);
+    return stage_open(&s, &cfg) || all_of_it(&s) || sx_close(s.lib, s.comm, false) || stage_end(&s) ||
+           summary_names_device(way->host);
 }
 
 /* ---- effect of sums on weights ---- */

@@ -57,6 +57,7 @@ struct nb_coll_stats {
     /* Time in which some window was open, and the part of it in which this processor coded, decoded, summed
      * or copied, without the GPU's work. Bytes of values of that work. */
     uint64_t busy_ns, worked_ns, worked_bytes;
+    uint64_t device_bytes; /* bytes of values of the GPU's completed work of the same kinds */
     unsigned workers; /* codec threads whose time counts in `worked_ns`. 0: the engine thread does the work */
 };
 

@@ -258,9 +258,13 @@ static void poll_device(struct nb_coll_comm *comm, struct nb_task *t)
 
     t->result = dev->ops->poll(dev, &t->work);
     t->in_flight = t->result == -EINPROGRESS;
-    if (t->result >= 0 && dev->ops->took) {
+    if (t->result < 0)
+        return;
+    if (dev->ops->took) {
         comm->stats.worked_ns += dev->ops->took(dev, &t->work);
         comm->stats.worked_bytes += worked_bytes(t);
+    } else if (t->step != NB_STEP_RETRANSMIT) {
+        comm->stats.device_bytes += worked_bytes(t);
     }
 }
 

@@ -72,6 +72,7 @@ void nb_figures_take(struct nb_figures *f, const struct nb_coll_comm *comm)
     f->nnodes = comm->nnodes;
     f->dev = comm->dev;
     f->gpu = comm->gpu;
+    f->device = comm->device->ops->name;
     f->shadow = comm->shadow;
     f->profiled = nb_queue_is_profiled(comm->queue);
     take_stats(&f->stats, comm);

@@ -35,6 +35,7 @@ struct nb_figures {
     unsigned serial; /* distinguishes the communicators of a process. Set by the caller */
     struct nb_comm_info info;
     int rank, nnodes, dev, gpu;
+    const char *device;    /* where codecs run */
     bool shadow, profiled; /* profiled: nibble gets NCCL's profiler events of it */
     /* Counters. */
     struct nb_coll_stats stats;

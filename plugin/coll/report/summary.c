@@ -161,10 +161,12 @@ static void log_figures(const struct nb_figures *figures)
     }
     NB_INFO(NCCL_NET, "%s", line);
     if (s.busy_ns)
-        NB_INFO(
-            NCCL_NET, "summary %s: time busy_s=%.6f processor_s=%.6f share=%.2f worked_gbps=%.2f threads=%u",
-            figures->label, 1e-9 * (double)s.busy_ns, 1e-9 * (double)s.worked_ns, nb_stats_codec_share(&s),
-            s.worked_ns ? (double)s.worked_bytes / (double)s.worked_ns : 0.0, s.workers);
+        NB_INFO(NCCL_NET,
+                "summary %s: time busy_s=%.6f processor_s=%.6f share=%.2f worked_gbps=%.2f threads=%u "
+                "device=%s device_bytes=%llu",
+                figures->label, 1e-9 * (double)s.busy_ns, 1e-9 * (double)s.worked_ns,
+                nb_stats_codec_share(&s), s.worked_ns ? (double)s.worked_bytes / (double)s.worked_ns : 0.0,
+                s.workers, figures->device, (unsigned long long)s.device_bytes);
     if (s.payload_checked || s.payload_damaged)
         NB_INFO(NCCL_NET, "summary %s: payload checked=%llu bytes=%llu damaged=%llu", figures->label,
                 (unsigned long long)s.payload_checked, (unsigned long long)s.payload_checked_bytes,
