@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/version.h"
 #include "job.h"
 #include "report.h"
 #include "tools/output.h"
@@ -50,7 +51,7 @@ static void usage(FILE *f)
         "      --fault WHAT       make a mistake, to see it found: weight\n"
         "      --quick            two nodes, a small model, 80 steps: a test, not a measurement\n"
         "  -q, --quiet            no progress\n"
-        "  -h, --help\n"
+        "  -h, --help, --version\n"
         "\n"
         "Exit status: 0 when every bar holds, 1 when one fails, 2 when nothing could be measured.\n",
         f);
@@ -101,7 +102,8 @@ enum {
     O_RATE,
     O_SEED,
     O_QUICK,
-    O_FAULT
+    O_FAULT,
+    O_VERSION
 };
 
 static const struct option long_options[] = {
@@ -124,11 +126,12 @@ static const struct option long_options[] = {
     {"quick", no_argument, NULL, O_QUICK},
     {"fault", required_argument, NULL, O_FAULT},
     {"quiet", no_argument, NULL, 'q'},
+    {"version", no_argument, NULL, O_VERSION},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
 
-/* Take one option. Return 0, 1 for --help, or a negative value for a bad argument. */
+/* Take one option. Return 0, 1 for --help, 2 for --version, or a negative value for a bad argument. */
 static int take_option(struct options *o, int c, const char *name)
 {
     struct nbt_settings *s = &o->s;
@@ -142,6 +145,7 @@ static int take_option(struct options *o, int c, const char *name)
     case 'o': o->out = optarg; return 0;
     case 'q': o->quiet = 1; return 0;
     case 'h': return 1;
+    case O_VERSION: return 2;
     case O_TEXT:
         if (o->texts == MAX_TEXTS)
             return -EINVAL;
@@ -250,6 +254,9 @@ static int complete(struct options *o)
                 NBT_MAX_LAYERS);
         return rc;
     }
+    rc = nbt_report_folder(o->out); /* before the runs, which take minutes */
+    if (rc)
+        return rc;
     rc = nbt_text_load(o->text, o->texts, o->text_limit, &s->text);
     if (rc)
         return rc;
@@ -348,6 +355,10 @@ int main(int argc, char **argv)
     size_t n = 0;
     output_check(2);
     const int rc = parse(&o, argc, argv);
+    if (rc == 2) {
+        printf("nibble-train %s\n", nb_version_with_commit());
+        return 0;
+    }
     if (rc) {
         usage(rc > 0 ? stdout : stderr);
         return rc > 0 ? 0 : 2;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static void print_runs(const struct nbt_settings *s, const struct nbt_outcome *runs, size_t n)
 {
@@ -68,13 +69,27 @@ static void print_fidelity(const struct nbt_outcome *runs, size_t n)
         "(rare rows: rows of bytes that are absent from more than half of the steps; shown, not judged)\n");
 }
 
+int nbt_report_folder(const char *out)
+{
+    struct stat st = {0};
+    int rc = 0;
+
+    if ((mkdir(out, 0777) != 0 && errno != EEXIST) || stat(out, &st) != 0)
+        rc = -errno;
+    else if (!S_ISDIR(st.st_mode))
+        rc = -ENOTDIR;
+    else if (access(out, W_OK | X_OK) != 0)
+        rc = -errno;
+    if (rc)
+        fprintf(stderr, "nibble-train: --out: no results can be written to %s: %s\n", out, strerror(-rc));
+    return rc;
+}
+
 int nbt_report(const struct nbt_settings *s, const struct nbt_outcome *runs, size_t n, const char *out,
                int judge_quality)
 {
     struct nbt_verdicts v = {0};
-    int rc = mkdir(out, 0777) != 0 && errno != EEXIST ? -errno : 0;
-    if (rc)
-        fprintf(stderr, "nibble-train: cannot make %s: %s\n", out, strerror(-rc));
+    int rc = nbt_report_folder(out);
     nbt_judge(s, runs, n, &v, judge_quality);
     print_runs(s, runs, n);
     print_stories(runs, n);

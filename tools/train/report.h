@@ -8,6 +8,10 @@
 
 #include "job.h"
 
+/* Make the folder `out` for results unless it is there. Return 0, or a negative errno value after a line that
+ * says why no file can be written there. */
+int nbt_report_folder(const char *out);
+
 /* Print and write all results. `judge_quality`: the runs are long enough for the bars on fidelity and loss.
  * Return the number of bars that failed, or a negative errno value when the folder cannot be written. */
 int nbt_report(const struct nbt_settings *s, const struct nbt_outcome *runs, size_t nruns, const char *out,

@@ -94,14 +94,19 @@ run 1 weight --quick --steps 6 --runs raw --fault weight "$@"
 says "FAIL uncompressed: weights differ"
 
 echo "refusals"
+echo small >"$dir/small"
 run 2 refusal --text /nonexistent
 run 2 refusal --steps many
 run 2 refusal --runs most
 run 2 refusal --heads 5
 run 2 refusal stray
+run 2 small/below "$@"
+says "no results can be written to .*/small/below: Not a directory"
+grep -q "steps" "$dir/log" && fail "it trains before it looks for the folder of results"
+run 0 refusal --version
+says "^nibble-train [0-9]"
 run 2 refusal --runs ""
 run 2 refusal --quick --plugin "$dir/nothing.so" "$@"
 says "not one step ran"
-echo small >"$dir/small"
 run 2 refusal --text "$dir/small"
 echo "ok"
