@@ -55,5 +55,28 @@ fi
 "$tools/nibble-perf" coll --iters 0 >"$tmp/out" 2>&1
 [ $? = 2 ] && grep -qx 'nibble-perf: --iters: "0": it must be a whole number from 1 to 10000' "$tmp/out" ||
     fail "a bad value: $(cat "$tmp/out")"
+# says STATUS TEXT TOOL OPTION...: a wrong call ends with that status, and stderr has that line
+says()
+{
+    want=$1
+    line=$2
+    shift 2
+    timeout 60 "$tools/$@" >/dev/null 2>"$tmp/err" </dev/null
+    got=$?
+    [ $got = "$want" ] && grep -q "^$line" "$tmp/err" || fail "$*: status $got, $(cat "$tmp/err")"
+}
+says 2 'nibble-perf p2p: unrecognized option' nibble-perf p2p --none
+says 2 'nibble-model: --codec-gbps: "0": it must be a number above 0' nibble-model --codec-gbps 0
+says 2 'nibble-model: --tolerance: it judges the errors of --validate FILE' nibble-model --tolerance 5
+says 1 "nibble-model: cannot read $tmp: Is a directory" nibble-model --codec "$tmp"
+says 1 "nibble-model: cannot read $tmp: Is a directory" nibble-model --validate "$tmp"
+says 3 "nibble-doctor: --hosts: cannot read $tmp/none: No such file" nibble-doctor --hosts "$tmp/none"
+says 3 "nibble-doctor: --hosts: cannot read $tmp: Is a directory" nibble-doctor --hosts "$tmp"
+says 3 'nibble-doctor: --rank 1: --nodes N must say' nibble-doctor --rank 1 --root here
+says 3 'nibble-doctor: options: rank 5 of 4 nodes: ranks go from 0 to 3' \
+    nibble-doctor --rank 5 --nodes 4 --root here
+says 3 'nibble-doctor: --system: "/none": it must be a folder, with' \
+    nibble-doctor --system /none --no-speed
+says 1 'nibble-top: there is no process 1073741823' nibble-top 1073741823
 [ $failed = 0 ] && echo "PASS: no tool says that all is well when its output could not be written"
 exit $failed

@@ -74,19 +74,33 @@ static bool add_host(struct run *r, const char *name)
     return more[r->n].host && ++r->n;
 }
 
+/* Say that a file of hosts cannot be read. Return false. */
+static bool hosts_unread(const char *file, int err)
+{
+    fprintf(stderr, "%s: --hosts: cannot read %s: %s\n", program_invocation_short_name, file, strerror(err));
+    return false;
+}
+
+/* Return whether there is a list of hosts, or false after a line that says why not. */
 static bool read_hosts(struct run *r, const char *list)
 {
     FILE *f = strchr(list, ',') ? NULL : fopen(list, "re");
     char line[512], *rest, *name;
     bool good = true;
 
+    /* A host's name has no slash. */
+    if (!f && strchr(list, '/'))
+        return hosts_unread(list, errno);
     while (f && good && fgets(line, sizeof(line), f)) {
         line[strcspn(line, "#\n")] = '\0';
         name = strtok_r(line, " \t\r", &rest);
         good = !name || add_host(r, name);
     }
     if (f) {
+        const int err = ferror(f) ? errno : 0;
         fclose(f);
+        if (err)
+            return hosts_unread(list, err);
     } else {
         char *copy = strdup(list);
         good = copy != NULL;
@@ -95,7 +109,11 @@ static bool read_hosts(struct run *r, const char *list)
             good = add_host(r, name);
         free(copy);
     }
-    return good && r->n > 0;
+    if (good && r->n > 0)
+        return true;
+    fprintf(stderr, "%s: --hosts: no list of 1 to %d hosts: \"%s\"\n", program_invocation_short_name,
+            MOST_NODES, list);
+    return false;
 }
 
 /* ---- What a host's shell is told ---- */
@@ -407,8 +425,6 @@ int hosts_run(const struct hosts *hosts, const struct place *place, double limit
     int err;
 
     if (!read_hosts(&r, hosts->list)) {
-        fprintf(stderr, "%s: --hosts: no list of 1 to %d hosts: \"%s\"\n", program_invocation_short_name,
-                MOST_NODES, hosts->list);
         r.status = EXIT_WRONG;
     } else {
         /* The address by which the other nodes reach it: without "user@". */

@@ -91,7 +91,11 @@ bool launcher_place(struct place *p, char *why, size_t cap)
     if (!p->port)
         p->port = DEFAULT_PORT;
     if (p->nodes < 1 || p->nodes > MOST_NODES || p->rank >= p->nodes) {
-        snprintf(why, cap, "%s: node %d of %d cannot be (--rank and --nodes)", p->by, p->rank, p->nodes);
+        if (p->nodes < 1)
+            snprintf(why, cap, "--rank %d: --nodes N must say how many nodes there are", p->rank);
+        else
+            snprintf(why, cap, "%s: rank %d of %d nodes: ranks go from 0 to %d, nodes to %d", p->by, p->rank,
+                     p->nodes, p->nodes - 1, MOST_NODES);
         return false;
     }
     if (p->nodes == 1)

@@ -3,6 +3,7 @@
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/version.h"
 #include "doctor.h"
@@ -82,6 +83,7 @@ static bool pass(struct call *call, const char *name, char *value)
 /* Return -1 to go on, else the exit status. */
 static int parse(int argc, char **argv, struct call *call)
 {
+    struct stat folder;
     static const struct option long_options[] = {
         {"json", no_argument, NULL, 'j'},         {"nodes", required_argument, NULL, 'N'},
         {"gpus", required_argument, NULL, 'g'},   {"gbps", required_argument, NULL, 'G'},
@@ -110,7 +112,11 @@ static int parse(int argc, char **argv, struct call *call)
         case 's': o->speed = false; break;
         case 'n': o->nccl = optarg; break;
         case 'p': o->python = optarg; break;
-        case 'S': o->system = optarg; break;
+        case 'S':
+            o->system = optarg;
+            good = (stat(optarg, &folder) == 0 && S_ISDIR(folder.st_mode)) ||
+                   option_wrong(name, optarg, "a folder, with the other machine's sys, proc and dev in it");
+            break;
         case 'r': good = option_whole(name, optarg, 0, MOST_NODES - 1, &p->rank); break;
         case 'o': snprintf(p->root, sizeof(p->root), "%s", optarg); break;
         case 'P': good = option_whole(name, optarg, 1, 65535, &p->port); break;

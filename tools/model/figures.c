@@ -59,6 +59,11 @@ bool nm_read_codec(const char *path, const char *type, struct nb_cost_machine *f
         if (value_of(line, "memcpy_gbps", text, sizeof(text)) && 1e9 * atof(text) > f->copy)
             f->copy = 1e9 * atof(text);
     }
+    if (ferror(in)) {
+        fprintf(stderr, "nibble-model: cannot read %s: %s\n", path, strerror(errno));
+        fclose(in);
+        return false;
+    }
     fclose(in);
     if (found < nops)
         fprintf(stderr, "nibble-model: %s lacks speeds of %s (write it with nibble-perf codec --json)\n",
@@ -168,6 +173,10 @@ long nm_read_bench(const char *path, struct nm_sample **samples)
             break;
         }
         n++;
+    }
+    if (ferror(in)) {
+        fprintf(stderr, "nibble-model: cannot read %s: %s\n", path, strerror(errno));
+        n = -1;
     }
     fclose(in);
     if (n > 0)

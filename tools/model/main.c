@@ -128,14 +128,12 @@ static bool parse(int argc, char **argv, struct options *o)
         const struct {
             const char *name;
             double *to;
-        } plain[] = {{"codec-gbps", &o->speed},  {"cores", &cores},
-                     {"latency-us", &latency},   {"message-us", &message},
-                     {"chunk", &o->op.chunk},    {"channels", &channels},
-                     {"unit", &o->op.unit},      {"credits", &o->op.credits},
-                     {"group", &group},          {"ratio", &o->ratio},
-                     {"ag-ratio", &o->ag_ratio}, {"gradients", &o->gradients},
-                     {"weights", &o->weights},   {"tolerance", &o->tolerance},
-                     {"buffer", &o->buffer}};
+        } above[] = {{"codec-gbps", &o->speed}, {"ratio", &o->ratio},         {"ag-ratio", &o->ag_ratio},
+                     {"buffer", &o->buffer},    {"tolerance", &o->tolerance}, {"gradients", &o->gradients},
+                     {"weights", &o->weights}},
+          plain[] = {{"cores", &cores},           {"latency-us", &latency}, {"message-us", &message},
+                     {"chunk", &o->op.chunk},     {"channels", &channels},  {"unit", &o->op.unit},
+                     {"credits", &o->op.credits}, {"group", &group}};
         if (c == 'h') {
             fputs(help, stdout);
             exit(0);
@@ -149,6 +147,9 @@ static bool parse(int argc, char **argv, struct options *o)
         for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++)
             if (strcmp(name, plain[i].name) == 0 && !number(optarg, plain[i].to))
                 return wrong(name, optarg, "a number of at least 0; K, M, G or T may follow it");
+        for (size_t i = 0; i < sizeof(above) / sizeof(above[0]); i++)
+            if (strcmp(name, above[i].name) == 0 && !(number(optarg, above[i].to) && *above[i].to > 0))
+                return wrong(name, optarg, "a number above 0; K, M, G or T may follow it");
         o->distant |= strcmp(name, "latency-us") == 0;
         if (strcmp(name, "nodes") == 0) {
             o->nnodes = list(optarg, nodes);
@@ -185,6 +186,11 @@ static bool parse(int argc, char **argv, struct options *o)
                 "nibble-model: --cores %g, --channels %g, --chunk %g, --unit %g, --credits %g: they must be "
                 "above 0, and --chunk and --unit at least 512\n",
                 cores, channels, o->op.chunk, o->op.unit, o->op.credits);
+        return false;
+    }
+    if (o->tolerance > 0 && !o->validate) {
+        fputs("nibble-model: --tolerance: it judges the errors of --validate FILE, which is missing\n",
+              stderr);
         return false;
     }
     o->figures.cores = cores;

@@ -32,8 +32,13 @@ int main(int argc, char **argv)
 
     output_check(1);
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
-        if (strcmp(what, parts[i].name) == 0)
+        if (strcmp(what, parts[i].name) == 0) {
+            char name[32];
+
+            snprintf(name, sizeof(name), "nibble-perf %s", what);
+            argv[1] = name; /* getopt begins its messages with it */
             return parts[i].run(argc - 1, argv + 1);
+        }
     if (strcmp(what, "--version") == 0) {
         printf("nibble-perf %s\n", nb_version_with_commit());
         return 0;

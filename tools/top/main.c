@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -271,6 +272,9 @@ static int show(const struct call *call, bool begins)
         free(list[i].text);
         list[i].text = NULL;
     }
+    for (int i = 0; i < call->pids; i++)
+        if (kill((pid_t)atoi(call->pid[i]), 0) && errno == ESRCH)
+            fprintf(stderr, "nibble-top: there is no process %s\n", call->pid[i]);
     if (n == 0)
         fputs("nibble-top: no process here answers: NIBBLE_LIVE=0, another network namespace (nsenter -n), "
               "nibble is not loaded, or its log (NCCL_DEBUG=INFO) has a line \"nibble-top cannot ask\"\n",
