@@ -19,14 +19,21 @@ static void codecs(struct doctor *d)
     const struct nb_cuda *cu;
     char why[256];
 
+    const bool wanted = d->params && d->params->device == NB_DEVICE_CUDA;
+    const char *said = wanted ? "NIBBLE_DEVICE=cuda, but codecs run on the CPU" : "codecs run on the CPU";
+
     if (nb_cuda_open(&cu, why, sizeof(why))) {
-        say(&d->report, d->gpus > 0 ? STATUS_WARNING : STATUS_OK, "gpu",
-            d->gpus > 0 ? "make the driver's libcuda.so.1 visible here" : NULL, "codecs run on the CPU: %s",
-            why);
+        const bool bad = wanted || d->gpus > 0;
+
+        say(&d->report, bad ? STATUS_WARNING : STATUS_OK, "gpu",
+            bad ? "make the driver's libcuda.so.1 visible here" : NULL, "%s: %s", said, why);
         return;
     }
-    say(&d->report, STATUS_OK, "gpu", NULL,
-        cu->image ? "kernels are built in" : "built without kernels: codecs run on the CPU");
+    if (cu->image)
+        say(&d->report, STATUS_OK, "gpu", NULL, "kernels are built in");
+    else
+        say(&d->report, wanted ? STATUS_WARNING : STATUS_OK, "gpu", wanted ? "configure --with-cuda" : NULL,
+            "%s: built without kernels", said);
     nb_cuda_close();
 }
 

@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nibble's own settings: bad values, unknown names, and settings without effect. */
 #include <errno.h>
+#include <libgen.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "abi/next.h"
 #include "abi/settings.h"
 #include "base/params.h"
 #include "base/version.h"
 #include "doctor.h"
+#include "nibble/nccl_profiler.h"
+#include "nibble/nccl_tuner.h"
 
 static void without_effect(void *arg, const struct nb_param_view *view)
 {
@@ -34,6 +39,32 @@ static void check_folder(struct doctor *d, const char *setting, const char *fold
         return;
     say(&d->report, STATUS_WARNING, "settings", "make the folder on all nodes, writable for the job",
         "%s=%s: nothing will be written there: %s", setting, folder, strerror(errno));
+}
+
+/* The file may appear later, but not in a folder that does not exist. */
+static void check_control(struct doctor *d, const char *file)
+{
+    char folder[4096];
+
+    if (!file[0] || access(file, R_OK) == 0)
+        return;
+    snprintf(folder, sizeof(folder), "%s", file);
+    if (errno == ENOENT && access(dirname(folder), X_OK) == 0)
+        return;
+    say(&d->report, STATUS_WARNING, "settings", "name a file that this node can read",
+        "NIBBLE_CONTROL=%s: it cannot switch compression off: %s", file, strerror(errno));
+}
+
+/* Open the plugins after nibble, as a job would. */
+static void check_next(struct doctor *d)
+{
+    char line[400];
+
+    nb_next_find(NB_NEXT_PROFILER, NB_PROFILER_NEWEST);
+    nb_next_find(NB_NEXT_TUNER, NB_TUNER_NEWEST);
+    while (log_next(line, sizeof(line)))
+        say(&d->report, STATUS_WARNING, "settings", "give the path of a library that this node has", "%s",
+            line);
 }
 
 void check_settings(struct doctor *d)
@@ -61,5 +92,9 @@ void check_settings(struct doctor *d)
             "NIBBLE_SHADOW=1: everything is sent raw, the codecs run beside it");
     check_folder(d, "NIBBLE_METRICS", d->params->metrics);
     check_folder(d, "NIBBLE_HANG_REPORT", d->params->hang_report);
-    say(&d->report, STATUS_OK, "settings", NULL, "in force: %s", *settings ? settings : "defaults");
+    check_control(d, d->params->control);
+    check_next(d);
+    /* With a bad setting the job stops, unless NIBBLE_REQUIRE lets it go on. */
+    if (!d->params->bad_setting[0])
+        say(&d->report, STATUS_OK, "settings", NULL, "in force: %s", *settings ? settings : "defaults");
 }

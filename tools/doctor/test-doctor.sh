@@ -106,6 +106,17 @@ variable NIBBLE_METRICS_PERIOD 5 warning 'NIBBLE_METRICS_PERIOD=5 has no effect'
 variable NIBBLE_SPIN_US 5 warning 'NIBBLE_SPIN_US is gone'
 variable NIBBLE_METRICS "$tmp/absent" warning 'absent: nothing will be written there: No such file or directory'
 variable NIBBLE_HANG_REPORT "$tmp/out" warning 'NIBBLE_HANG_REPORT=.*out: nothing will be written there: Not a directory'
+variable NIBBLE_CONTROL "$tmp/absent/file" warning \
+    'absent/file: it cannot switch compression off: No such file'
+variable NIBBLE_CONTROL "$tmp/later" ok 'in force: NIBBLE_CONTROL='
+variable NIBBLE_PROFILER_NEXT /none.so warning 'NIBBLE_PROFILER_NEXT=/none.so: cannot open it'
+variable NIBBLE_TUNER_NEXT /none.so warning 'NIBBLE_TUNER_NEXT=/none.so: cannot open it'
+look
+! grep -q '^ok .*codecs run on the CPU' "$tmp/out" || # else this machine has a GPU
+    variable NIBBLE_DEVICE cuda warning 'NIBBLE_DEVICE=cuda, but codecs run on the CPU: '
+variable NIBBLE_RS_SECOND int8 warning 'NIBBLE_RS_SECOND is gone, and ignored: NIBBLE_SECOND_HOP'
+(export NIBBLE_CREDITS=many; look
+    grep -q '^ok *settings' "$tmp/out" && fail "a bad setting, and ok: $(cat "$tmp/out")"; exit $failed) || failed=1
 variable NCCL_SOCKET_IFNAME nowhere0 problem 'NCCL_SOCKET_IFNAME=nowhere0 matches no interface'
 
 # NCCL's files set variables of the job, and not those that are set.
