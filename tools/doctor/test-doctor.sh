@@ -116,7 +116,8 @@ look
     variable NIBBLE_DEVICE cuda warning 'NIBBLE_DEVICE=cuda, but codecs run on the CPU: '
 variable NIBBLE_RS_SECOND int8 warning 'NIBBLE_RS_SECOND is gone, and ignored: NIBBLE_SECOND_HOP'
 (export NIBBLE_CREDITS=many; look
-    grep -q '^ok *settings' "$tmp/out" && fail "a bad setting, and ok: $(cat "$tmp/out")"; exit $failed) || failed=1
+    grep -q '^ok *settings' "$tmp/out" && fail "a bad setting, and ok: $(cat "$tmp/out")"
+    exit $failed) || failed=1
 variable NCCL_SOCKET_IFNAME nowhere0 problem 'NCCL_SOCKET_IFNAME=nowhere0 matches no interface'
 
 # NCCL's files set variables of the job, and not those that are set.
