@@ -189,8 +189,14 @@ void check_compressed(struct doctor *d)
         collectives(d, &d->nccl[known]);
         return;
     }
-    for (int i = 0; i < d->nnccl; i++)
+    for (int i = 0; i < d->nnccl; i++) {
+        /* The loader's text begins with the file's name already. */
+        const size_t n = strlen(d->nccl[i].file);
+        const bool named = strncmp(d->nccl[i].problem, d->nccl[i].file, n) == 0;
+
         say(&d->report, d->nccl[i].version ? STATUS_PROBLEM : STATUS_WARNING, "nccl",
             d->nccl[i].version ? "NCCL 2.28 or later" : "--nccl FILE, or --python NAME: the job's own",
-            "%s: %s: %s", d->nccl[i].from, d->nccl[i].file, d->nccl[i].problem);
+            "%s: %s%s%s", d->nccl[i].from, named ? "" : d->nccl[i].file, named ? "" : ": ",
+            d->nccl[i].problem);
+    }
 }

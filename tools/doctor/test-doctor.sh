@@ -108,6 +108,7 @@ variable NIBBLE_METRICS "$tmp/absent" warning 'absent: nothing will be written t
 variable NIBBLE_HANG_REPORT "$tmp/out" warning 'NIBBLE_HANG_REPORT=.*out: nothing will be written there: Not a directory'
 variable NIBBLE_CONTROL "$tmp/absent/file" warning \
     'absent/file: it cannot switch compression off: No such file'
+(nccl=/none.so; look; say warning 'asked for: /none.so: cannot open shared'; exit $failed) || failed=1
 variable NIBBLE_CONTROL "$tmp/later" ok 'in force: NIBBLE_CONTROL='
 variable NIBBLE_PROFILER_NEXT /none.so warning 'NIBBLE_PROFILER_NEXT=/none.so: cannot open it'
 variable NIBBLE_TUNER_NEXT /none.so warning 'NIBBLE_TUNER_NEXT=/none.so: cannot open it'

@@ -305,7 +305,7 @@ static int tell(const struct call *call, struct reports *all, struct problems *p
     const int dropped = reports_drop(all, call->within, call->job);
     struct graph g;
     struct emit e;
-    int culprits;
+    int culprits = 0;
 
     if (dropped)
         note(problems, "%d older reports, or of other jobs, are left out (--within, --job)", dropped);
@@ -315,12 +315,15 @@ static int tell(const struct call *call, struct reports *all, struct problems *p
         return EXIT_NONE;
     }
     emit_begin(&e, stdout, call->json);
-    emit_section(&e, "culprits", "all wait for");
-    culprits = tell_culprits(&e, &g);
-    if (culprits == 0)
-        tell_circles(&e, &g);
-    tell_waits(&e, &g, call->all || call->json ? INT_MAX : MOST_ROWS);
-    tell_processes(&e, all, call->all || call->json ? INT_MAX : MOST_ROWS);
+    /* Without a report "all wait for: none" would read as if no process waited. */
+    if (call->json || all->n > 0) {
+        emit_section(&e, "culprits", "all wait for");
+        culprits = tell_culprits(&e, &g);
+        if (culprits == 0)
+            tell_circles(&e, &g);
+        tell_waits(&e, &g, call->all || call->json ? INT_MAX : MOST_ROWS);
+        tell_processes(&e, all, call->all || call->json ? INT_MAX : MOST_ROWS);
+    }
     emit_section(&e, "problems", "problems");
     for (int i = 0; i < problems->n; i++) {
         emit_row(&e);
