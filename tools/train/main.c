@@ -254,6 +254,10 @@ static int complete(struct options *o)
                 NBT_MAX_LAYERS);
         return rc;
     }
+    if (s->plugin && s->exchange == &nbt_exchange_plugin && access(s->plugin, R_OK) != 0) {
+        fprintf(stderr, "nibble-train: --plugin: cannot read %s: %s\n", s->plugin, strerror(errno));
+        return -ENOENT;
+    }
     rc = nbt_report_folder(o->out); /* before the runs, which take minutes */
     if (rc)
         return rc;

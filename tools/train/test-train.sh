@@ -106,7 +106,9 @@ grep -q "steps" "$dir/log" && fail "it trains before it looks for the folder of 
 run 0 refusal --version
 says "^nibble-train [0-9]"
 run 2 refusal --runs ""
-run 2 refusal --quick --plugin "$dir/nothing.so" "$@"
+run 2 refusal --quick --plugin "$dir/small" "$@"
 says "not one step ran"
+run 2 refusal --quick --plugin "$dir/nothing.so" "$@"
+says "plugin: cannot read .*/nothing.so: No such file"
 run 2 refusal --text "$dir/small"
 echo "ok"
