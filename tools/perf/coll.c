@@ -563,7 +563,6 @@ static int run_all(struct series *s)
     const struct perf_run *run = s->run;
     const struct hx_comm_cfg cfg = {
         .channels = run->channels, .buff_size = run->buff_size, .chunk = HX_CHUNK_NCCL};
-    const char *stage = "?";
     struct hx_lib *lib;
     ncclResult_t rc;
     int ret = 0;
@@ -572,9 +571,9 @@ static int run_all(struct series *s)
                       : hx_lib_static(&NB_NEWEST_NET, &NB_NEWEST_COLL, NB_NET_NEWEST);
     if (!lib)
         return 1;
-    rc = hx_comm_open(s->node, lib, &cfg, &s->comm, &stage);
+    rc = hx_comm_open(s->node, lib, &cfg, &s->comm, NULL);
     if (rc != ncclSuccess)
-        return hx_fail("bringing the communicator up failed in %s (%d)", stage, (int)rc);
+        return hx_fail_by_plugin("the communicator cannot be connected", rc);
     s->slot = 0;
     for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]) && !ret; k++) {
         for (size_t t = 0; t < sizeof(type_ids) / sizeof(type_ids[0]) && !ret; t++) {

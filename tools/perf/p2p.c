@@ -88,10 +88,10 @@ static int p2p_node(struct hx_node *node, void *arg)
         return 1;
     rc = hx_init(lib, node->seed, &ctx);
     if (rc != ncclSuccess || ctx.ndev < 1)
-        return hx_fail("the plugin has no device here (%d)", (int)rc);
+        return hx_fail_by_plugin("the plugin does not start", rc);
     rc = hx_p2p_open(node, lib, &ctx, node->rank ^ 1, &cfg, &p2p);
     if (rc != ncclSuccess)
-        return hx_fail("connecting failed (%d)", (int)rc);
+        return hx_fail_by_plugin("the nodes cannot be connected", rc);
     for (size_t bytes = perf_run_next(run, 0); bytes && !ret; bytes = perf_run_next(run, bytes))
         ret = p2p_size(node, p2p, run, bytes);
     if (ret)

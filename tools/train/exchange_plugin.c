@@ -70,7 +70,6 @@ static int plugin_open(struct nbt_exchange *x)
     static uint64_t comms; /* number of this process's communicators. All nodes open them in step */
     const struct hx_comm_cfg cfg = {
         .channels = 4, .chunk = HX_CHUNK_NCCL, .comm_id = FIRST_COMM_ID + comms++};
-    const char *stage = "?";
     const int n = x->cfg.node->nnodes;
     ncclResult_t rc;
     struct plugin *p = calloc(1, sizeof *p);
@@ -87,9 +86,9 @@ static int plugin_open(struct nbt_exchange *x)
         return -ENOENT;
     }
     ev_open(p->profiler, &p->events, cfg.comm_id, n, n, x->cfg.node->rank);
-    rc = hx_comm_open(x->cfg.node, p->lib, &cfg, &p->comm, &stage);
+    rc = hx_comm_open(x->cfg.node, p->lib, &cfg, &p->comm, NULL);
     if (rc != ncclSuccess) {
-        hx_fail("bringing the communicator up failed at %s (%d)", stage, (int)rc);
+        hx_fail_by_plugin("the communicator cannot be connected", rc);
         plugin_close(x);
         return -EIO;
     }

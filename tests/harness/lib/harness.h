@@ -140,6 +140,8 @@ int hx_report_has(const struct hx_report *report, int rank, const char *a, const
 /* Record the node's first failure and print it. Return 1, so that `return hx_fail(...)` reads well. Any
  * thread. */
 int hx_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Do the same for a call of the plugin that returned `result`, with its first warning here as the cause. */
+int hx_fail_by_plugin(const char *what, ncclResult_t result);
 #define HX_CHECK(cond, ...) \
     do { \
         if (!(cond)) \

@@ -414,6 +414,16 @@ void hx_log_first(const char *a, char *buf, size_t cap)
         find_lines(&hx_this_node->shared->node[hx_this_node->rank], a, NULL, buf, cap);
 }
 
+int hx_fail_by_plugin(const char *what, ncclResult_t result)
+{
+    static const char before[] = "W NET/nibble : ";
+    char line[400];
+
+    hx_log_first(before, line, sizeof line);
+    return line[0] ? hx_fail("%s: %s", what, line + sizeof before - 1)
+                   : hx_fail("%s: result %d without a warning", what, (int)result);
+}
+
 int hx_log_warns(void)
 {
     struct hx_node *n = hx_this_node;
