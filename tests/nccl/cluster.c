@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cluster names, or cluster LIBRARY LAYOUT NODES CASE...
+ * cluster names, or cluster LIBRARY LAYOUT NODES[xRANKS] CASE...
  *
- * Run NVIDIA's library in one process a node, with nibble as its plugin, and check the results. "names"
- * prints the names for layout.py. test-nccl.sh sets NCCL's variables. A CASE:
+ * Run NVIDIA's library in one process a rank, with nibble as its plugin, and check the results. Nodes have
+ * one rank, or RANKS. "names" prints the names for layout.py. test-nccl.sh sets NCCL's variables. With
+ * NCCL_NET_PLUGIN=none, NCCL's own sockets are the control: then all sums must be exact. A CASE:
  *
  *     raw      sums of small whole numbers and gathers, right to the bit, in several sizes
- *     coded    the same calls over and over with gradients: the sums are near, and all nodes have the same
+ *     coded    the same calls over and over with gradients: the sums are near, and all ranks have the same
  *     sharded  training with gathered weights and scattered gradients, with nibble's default settings: exact
  *              before step WARM, the weights always, and most gradients coded from step LATE on
  *     again    communicators that are made, used and destroyed, one after the other, in one process
  *     split    a child of a communicator, both used in turn
- *     abort    a communicator is aborted while an all-reduce waits for a node, and another one is made
+ *     abort    a communicator is aborted while an all-reduce waits for a rank, and another one is made
  *
  * After each case a process has as many threads and descriptors as after the first one.
  */
@@ -29,7 +30,8 @@
 #include "library.h"
 #include "nibble/nccl_types.h"
 
-#define MAX_NODES 8
+#define MAX_RANKS 16
+#define CODED_ERROR 1e-6 /* of the sums' power: what rounding of float32 cannot reach */
 
 struct id { /* ncclUniqueId */
     char bytes[128];
@@ -79,160 +81,162 @@ static void check(int result, const char *what)
         die("%s: %s (%s)", what, nccl.text(result), nccl.last(NULL));
 }
 
-/* ---- Shared by the nodes ------------------------------------------------------------------------------- */
+/* ---- Shared by the ranks ------------------------------------------------------------------------------- */
 
 static struct shared {
     struct id id;
     unsigned arrived[2];
-    uint64_t sum[MAX_NODES];
+    uint64_t sum[MAX_RANKS];
 } * shared;
 
-/* Wait until all nodes are here. A node that dies ends the others through the parent. */
-static void meet(int nodes)
+static bool control; /* without nibble */
+
+/* Wait until all ranks are here. A rank that dies ends the others through the parent. */
+static void meet(int ranks)
 {
     static unsigned round;
-    const unsigned target = (++round + 1) / 2 * (unsigned)nodes, which = round % 2;
+    const unsigned target = (++round + 1) / 2 * (unsigned)ranks, which = round % 2;
 
     __atomic_add_fetch(&shared->arrived[which], 1, __ATOMIC_ACQ_REL);
     while (__atomic_load_n(&shared->arrived[which], __ATOMIC_ACQUIRE) < target)
         usleep(500);
 }
 
-struct node {
-    int node, nodes;
+struct member { /* a rank of a communicator */
+    int rank, ranks, per_node;
     void *comm, *stream;
 };
 
-static void open_comm(struct node *n)
+static void open_comm(struct member *m)
 {
-    if (n->node == 0)
+    if (m->rank == 0)
         check(nccl.id(&shared->id), "ncclGetUniqueId");
-    meet(n->nodes);
-    check(nccl.init(&n->comm, n->nodes, shared->id, n->node), "ncclCommInitRank");
-    device_comm(n->comm);
-    n->stream = stream_create();
+    meet(m->ranks);
+    check(nccl.init(&m->comm, m->ranks, shared->id, m->rank), "ncclCommInitRank");
+    device_comm(m->comm);
+    m->stream = stream_create();
 }
 
-static void close_comm(struct node *n)
+static void close_comm(struct member *m)
 {
     int error = 0;
 
-    check(nccl.error(n->comm, &error), "ncclCommGetAsyncError");
+    check(nccl.error(m->comm, &error), "ncclCommGetAsyncError");
     check(error, "an operation");
-    device_forget(n->comm);
-    check(nccl.finalize(n->comm), "ncclCommFinalize");
-    check(nccl.destroy(n->comm), "ncclCommDestroy");
-    stream_destroy(n->stream);
-    meet(n->nodes);
+    device_forget(m->comm);
+    check(nccl.finalize(m->comm), "ncclCommFinalize");
+    check(nccl.destroy(m->comm), "ncclCommDestroy");
+    stream_destroy(m->stream);
+    meet(m->ranks);
 }
 
 /* ---- Cases --------------------------------------------------------------------------------------------- */
 
-static float whole(size_t i, int node, int round)
+static float whole(size_t i, int rank, int round)
 {
-    return (float)((int)((i * 7 + (size_t)node * 13 + (size_t)round * 5) % 1001) - 500);
+    return (float)((int)((i * 7 + (size_t)rank * 13 + (size_t)round * 5) % 1001) - 500);
 }
 
-/* Call the three collectives with `count` values a node. All sums of these numbers are exact. */
-static void exact(struct node *n, size_t count, int round)
+/* Call the three collectives with `count` values a rank. All sums of these numbers are exact. */
+static void exact(struct member *m, size_t count, int round)
 {
-    const size_t nodes = (size_t)n->nodes, all = count * nodes;
+    const size_t all = count * (size_t)m->ranks;
     float *in = device_alloc(all * 4), *out = device_alloc(all * 4);
     size_t bad = 0;
 
     for (size_t i = 0; i < all; i++)
-        in[i] = whole(i, n->node, round);
+        in[i] = whole(i, m->rank, round);
     memset(out, 0xff, all * 4);
-    check(nccl.all_reduce(in, out, all, ncclFloat32, ncclSum, n->comm, n->stream), "ncclAllReduce");
-    stream_wait(n->stream);
+    check(nccl.all_reduce(in, out, all, ncclFloat32, ncclSum, m->comm, m->stream), "ncclAllReduce");
+    stream_wait(m->stream);
     for (size_t i = 0; i < all; i++) {
         float want = 0;
-        for (int r = 0; r < n->nodes; r++)
+        for (int r = 0; r < m->ranks; r++)
             want += whole(i, r, round);
         bad += out[i] != want;
     }
     if (bad)
-        die("node %d: all-reduce of %zu values: %zu are wrong", n->node, all, bad);
+        die("rank %d: all-reduce of %zu values: %zu are wrong", m->rank, all, bad);
     memset(out, 0xff, all * 4);
-    check(nccl.reduce_scatter(in, out, count, ncclFloat32, ncclSum, n->comm, n->stream), "ncclReduceScatter");
-    stream_wait(n->stream);
+    check(nccl.reduce_scatter(in, out, count, ncclFloat32, ncclSum, m->comm, m->stream), "ncclReduceScatter");
+    stream_wait(m->stream);
     for (size_t i = 0; i < count; i++) {
         float want = 0;
-        for (int r = 0; r < n->nodes; r++)
-            want += whole((size_t)n->node * count + i, r, round);
+        for (int r = 0; r < m->ranks; r++)
+            want += whole((size_t)m->rank * count + i, r, round);
         bad += out[i] != want;
     }
     if (bad)
-        die("node %d: reduce-scatter of %zu values: %zu are wrong", n->node, count, bad);
+        die("rank %d: reduce-scatter of %zu values: %zu are wrong", m->rank, count, bad);
     memset(out, 0xff, all * 4);
-    check(nccl.all_gather(in, out, count, ncclFloat32, n->comm, n->stream), "ncclAllGather");
-    stream_wait(n->stream);
+    check(nccl.all_gather(in, out, count, ncclFloat32, m->comm, m->stream), "ncclAllGather");
+    stream_wait(m->stream);
     for (size_t i = 0; i < all; i++)
         bad += out[i] != whole(i % count, (int)(i / count), round);
     if (bad)
-        die("node %d: all-gather of %zu values: %zu are wrong", n->node, count, bad);
+        die("rank %d: all-gather of %zu values: %zu are wrong", m->rank, count, bad);
     device_free(in);
     device_free(out);
 }
 
-static void raw(struct node *n)
+static void raw(struct member *m)
 {
     static const size_t counts[] = {1, 1000, 65536, 300007, 1000000};
 
-    open_comm(n);
+    open_comm(m);
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
-        exact(n, counts[i], (int)i);
-    close_comm(n);
+        exact(m, counts[i], (int)i);
+    close_comm(m);
 }
 
-static void again(struct node *n)
+static void again(struct member *m)
 {
     for (int k = 0; k < 3; k++) {
-        open_comm(n);
-        exact(n, 20000, k);
-        close_comm(n);
+        open_comm(m);
+        exact(m, 20000, k);
+        close_comm(m);
     }
 }
 
-static void split(struct node *n)
+static void split(struct member *m)
 {
-    struct node child = *n;
+    struct member child = *m;
 
-    open_comm(n);
-    check(nccl.split(n->comm, 0, n->node, &child.comm, NULL), "ncclCommSplit");
+    open_comm(m);
+    check(nccl.split(m->comm, 0, m->rank, &child.comm, NULL), "ncclCommSplit");
     device_comm(child.comm);
     child.stream = stream_create();
     for (int k = 0; k < 2; k++) {
-        exact(n, 3000, k);
+        exact(m, 3000, k);
         exact(&child, 50000, k);
     }
     close_comm(&child);
-    close_comm(n);
+    close_comm(m);
 }
 
-static void abort_comm(struct node *n)
+static void abort_comm(struct member *m)
 {
     float *in = device_alloc(400000), *out = device_alloc(400000);
 
-    open_comm(n);
-    exact(n, 1000, 0);
-    if (n->node == 0)
-        check(nccl.all_reduce(in, out, 100000, ncclFloat32, ncclSum, n->comm, n->stream), "ncclAllReduce");
-    meet(n->nodes);
+    open_comm(m);
+    exact(m, 1000, 0);
+    if (m->rank == 0)
+        check(nccl.all_reduce(in, out, 100000, ncclFloat32, ncclSum, m->comm, m->stream), "ncclAllReduce");
+    meet(m->ranks);
     usleep(50000);
-    device_forget(n->comm);
-    check(nccl.abort(n->comm), "ncclCommAbort");
-    stream_wait(n->stream);
-    stream_destroy(n->stream);
+    device_forget(m->comm);
+    check(nccl.abort(m->comm), "ncclCommAbort");
+    stream_wait(m->stream);
+    stream_destroy(m->stream);
     device_free(in);
     device_free(out);
-    meet(n->nodes);
-    again(n);
+    meet(m->ranks);
+    again(m);
 }
 
-static float gradient(size_t i, int node, int round)
+static float gradient(size_t i, int rank, int round)
 {
-    uint64_t x = (i * 0x9e3779b97f4a7c15u) ^ ((uint64_t)node << 40) ^ ((uint64_t)round << 48);
+    uint64_t x = (i * 0x9e3779b97f4a7c15u) ^ ((uint64_t)rank << 40) ^ ((uint64_t)round << 48);
 
     x ^= x >> 29;
     x *= 0xbf58476d1ce4e5b9u;
@@ -241,116 +245,116 @@ static float gradient(size_t i, int node, int round)
 }
 
 /* Compare with exact sums. Four bits a value leave some percent of the sums' power as error. */
-static void near(const struct node *n, const char *what, const float *out, size_t from, size_t count,
+static void near(const struct member *m, const char *what, const float *out, size_t from, size_t count,
                  int round)
 {
     double error = 0, power = 0;
 
     for (size_t i = 0; i < count; i++) {
         double want = 0;
-        for (int r = 0; r < n->nodes; r++)
+        for (int r = 0; r < m->ranks; r++)
             want += (double)gradient(from + i, r, round);
         error += (out[i] - want) * (out[i] - want);
         power += want * want;
     }
     if (!(error < 0.05 * power))
-        die("node %d: %s: error %.4f of the sums' power", n->node, what, error / power);
-    if (error < 1e-6 * power)
-        die("node %d: %s: error %.2g of the sums' power, so that nothing was coded", n->node, what,
-            error / power);
+        die("rank %d: %s: error %.4f of the sums' power", m->rank, what, error / power);
+    if (control ? error > CODED_ERROR * power : error < CODED_ERROR * power)
+        die("rank %d: %s: error %.2g of the sums' power, so that %s was coded", m->rank, what, error / power,
+            control ? "it" : "nothing");
 }
 
-static void coded(struct node *n)
+static void coded(struct member *m)
 {
-    const size_t count = 200000, all = count * (size_t)n->nodes;
+    const size_t count = 200000, all = count * (size_t)m->ranks;
     float *in = device_alloc(all * 4), *out = device_alloc(all * 4);
 
-    open_comm(n);
+    open_comm(m);
     for (int round = 0; round < 4; round++) {
         uint64_t sum = 0;
         for (size_t i = 0; i < all; i++)
-            in[i] = gradient(i, n->node, round);
-        check(nccl.all_reduce(in, out, all, ncclFloat32, ncclSum, n->comm, n->stream), "ncclAllReduce");
-        stream_wait(n->stream);
-        near(n, "all-reduce", out, 0, all, round);
+            in[i] = gradient(i, m->rank, round);
+        check(nccl.all_reduce(in, out, all, ncclFloat32, ncclSum, m->comm, m->stream), "ncclAllReduce");
+        stream_wait(m->stream);
+        near(m, "all-reduce", out, 0, all, round);
         for (size_t i = 0; i < all; i++) {
             uint32_t bits;
             memcpy(&bits, &out[i], 4);
             sum = sum * 31 + bits;
         }
-        shared->sum[n->node] = sum;
-        meet(n->nodes);
+        shared->sum[m->rank] = sum;
+        meet(m->ranks);
         if (shared->sum[0] != sum)
-            die("node %d: its all-reduce differs from node 0's", n->node);
-        check(nccl.reduce_scatter(in, out, count, ncclFloat32, ncclSum, n->comm, n->stream),
+            die("rank %d: its all-reduce differs from rank 0's", m->rank);
+        check(nccl.reduce_scatter(in, out, count, ncclFloat32, ncclSum, m->comm, m->stream),
               "ncclReduceScatter");
-        stream_wait(n->stream);
-        near(n, "reduce-scatter", out, (size_t)n->node * count, count, round);
-        check(nccl.all_gather(in, out, count, ncclFloat32, n->comm, n->stream), "ncclAllGather");
-        stream_wait(n->stream);
+        stream_wait(m->stream);
+        near(m, "reduce-scatter", out, (size_t)m->rank * count, count, round);
+        check(nccl.all_gather(in, out, count, ncclFloat32, m->comm, m->stream), "ncclAllGather");
+        stream_wait(m->stream);
         for (size_t i = 0; i < all; i++)
             if (out[i] != gradient(i % count, (int)(i / count), round))
-                die("node %d: all-gather: value %zu is wrong", n->node, i);
+                die("rank %d: all-gather: value %zu is wrong", m->rank, i);
     }
-    close_comm(n);
+    close_comm(m);
     device_free(in);
     device_free(out);
 }
 
-/* Training of LAYERS layers, whose shards of weights follow the sums of the nodes' gradients. */
+/* Training of LAYERS layers, whose shards of weights follow the sums of the ranks' gradients. */
 #define LAYERS 4
 #define SHARD 24000
 #define WARM 45
 #define LATE 60
 #define TRAINING 66
 
-static void sharded(struct node *n)
+static void sharded(struct member *m)
 {
-    const size_t all = SHARD * (size_t)n->nodes;
+    const size_t all = SHARD * (size_t)m->ranks;
     float *shard[LAYERS], *full[LAYERS], *gradients = device_alloc(all * 4), *sums = device_alloc(SHARD * 4);
     unsigned coded_late = 0;
 
-    open_comm(n);
+    open_comm(m);
     for (int l = 0; l < LAYERS; l++) {
         shard[l] = device_alloc(SHARD * 4);
         full[l] = device_alloc(all * 4);
         for (size_t i = 0; i < SHARD; i++)
-            shard[l][i] = gradient(i, n->node, 1000 + l);
+            shard[l][i] = gradient(i, m->rank, 1000 + l);
     }
     for (int step = 0; step < TRAINING; step++) {
         for (int l = 0; l < LAYERS; l++) {
-            check(nccl.all_gather(shard[l], full[l], SHARD, ncclFloat32, n->comm, n->stream),
+            check(nccl.all_gather(shard[l], full[l], SHARD, ncclFloat32, m->comm, m->stream),
                   "ncclAllGather");
-            stream_wait(n->stream);
-            if (memcmp(full[l] + (size_t)n->node * SHARD, shard[l], SHARD * 4) != 0)
-                die("node %d: step %d: the own weights have changed", n->node, step);
+            stream_wait(m->stream);
+            if (memcmp(full[l] + (size_t)m->rank * SHARD, shard[l], SHARD * 4) != 0)
+                die("rank %d: step %d: the own weights have changed", m->rank, step);
         }
         for (int l = LAYERS - 1; l >= 0; l--) {
             const int round = step * LAYERS + l;
             size_t wrong = 0;
             for (size_t i = 0; i < all; i++)
-                gradients[i] = gradient(i, n->node, round) * (float)(1 + l) + 0.1f * full[l][i];
-            check(nccl.reduce_scatter(gradients, sums, SHARD, ncclFloat32, ncclSum, n->comm, n->stream),
+                gradients[i] = gradient(i, m->rank, round) * (float)(1 + l) + 0.1f * full[l][i];
+            check(nccl.reduce_scatter(gradients, sums, SHARD, ncclFloat32, ncclSum, m->comm, m->stream),
                   "ncclReduceScatter");
-            stream_wait(n->stream);
+            stream_wait(m->stream);
             for (size_t i = 0; i < SHARD; i++) {
-                const size_t at_all = (size_t)n->node * SHARD + i;
+                const size_t at_all = (size_t)m->rank * SHARD + i;
                 float want = 0;
-                for (int r = 0; r < n->nodes; r++)
+                for (int r = 0; r < m->ranks; r++)
                     want += gradient(at_all, r, round) * (float)(1 + l) + 0.1f * full[l][at_all];
                 wrong += fabsf(sums[i] - want) > 1e-5f * (float)(1 + l);
                 shard[l][i] -= 0.01f * sums[i];
             }
             if (step < WARM && wrong)
-                die("node %d: step %d: %zu sums differ during the warm-up", n->node, step, wrong);
+                die("rank %d: step %d: %zu sums differ during the warm-up", m->rank, step, wrong);
             coded_late += step >= LATE && wrong > SHARD / 2;
         }
     }
     /* A sum in doubt goes raw. */
-    if (coded_late < (TRAINING - LATE) * LAYERS * 3 / 4)
-        die("node %d: %u of %d sums of gradients were coded from step %d on", n->node, coded_late,
+    if (control ? coded_late > 0 : coded_late < (TRAINING - LATE) * LAYERS * 3 / 4)
+        die("rank %d: %u of %d sums of gradients were coded from step %d on", m->rank, coded_late,
             (TRAINING - LATE) * LAYERS, LATE);
-    close_comm(n);
+    close_comm(m);
     for (int l = 0; l < LAYERS; l++) {
         device_free(shard[l]);
         device_free(full[l]);
@@ -361,7 +365,7 @@ static void sharded(struct node *n)
 
 static const struct {
     const char *name;
-    void (*run)(struct node *);
+    void (*run)(struct member *);
 } cases[] = {{"raw", raw},     {"coded", coded}, {"sharded", sharded},
              {"again", again}, {"split", split}, {"abort", abort_comm}};
 #define CASES (sizeof(cases) / sizeof(cases[0]))
@@ -397,16 +401,17 @@ static void check_remains(const char *after)
     descriptors = d;
 }
 
-static void run_node(struct node n, char **arg, int count)
+static void run_rank(struct member m, char **arg, int count)
 {
     char host[32];
     int version;
 
-    snprintf(host, sizeof(host), "node%d", n.node);
+    snprintf(host, sizeof(host), "node%d", m.rank / m.per_node);
     setenv("NCCL_HOSTID", host, 1);
     library_layout(arg[1]);
     library_open(arg[0]);
     find_functions();
+    device_use(m.rank % m.per_node);
     check(nccl.version(&version), "ncclGetVersion");
     /* Before 2.31 a child has CollNet only where it shares its parent's connections. */
     if (version < 23100)
@@ -414,40 +419,45 @@ static void run_node(struct node n, char **arg, int count)
     for (int i = 3; i < count; i++)
         for (size_t c = 0; c < CASES; c++)
             if (strcmp(cases[c].name, arg[i]) == 0) {
-                cases[c].run(&n);
+                cases[c].run(&m);
                 check_remains(arg[i]);
-                if (n.node == 0)
-                    printf("ok      NCCL %d, %d nodes: %s\n", version, n.nodes, arg[i]);
+                if (m.rank == 0)
+                    printf("ok      NCCL %d, %s nodes%s: %s\n", version, arg[2],
+                           control ? " over NCCL's sockets" : "", arg[i]);
                 fflush(stdout);
             }
 }
 
 int main(int argc, char **argv)
 {
-    int nodes, status, failed = 0;
-    pid_t child[MAX_NODES] = {0};
+    const char *plugin = getenv("NCCL_NET_PLUGIN");
+    int nodes, per_node = 1, status, failed = 0;
+    pid_t child[MAX_RANKS] = {0};
 
     if (argc == 2 && strcmp(argv[1], "names") == 0) {
         library_names();
         return 0;
     }
-    if (argc < 5 || (nodes = atoi(argv[3])) < 2 || nodes > MAX_NODES)
-        die("usage: %s names | LIBRARY LAYOUT NODES CASE...", argv[0]);
+    if (argc < 5 || sscanf(argv[3], "%dx%d", &nodes, &per_node) < 1 || nodes < 2 || per_node < 1 ||
+        nodes * per_node > MAX_RANKS)
+        die("usage: %s names | LIBRARY LAYOUT NODES[xRANKS] CASE...", argv[0]);
+    control = plugin && strcmp(plugin, "none") == 0;
     shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
         die("no memory");
-    for (int i = 0; i < nodes; i++) {
+    const int ranks = nodes * per_node;
+    for (int i = 0; i < ranks; i++) {
         child[i] = fork();
         if (child[i] == 0) {
-            run_node((struct node){.node = i, .nodes = nodes}, argv + 1, argc - 1);
+            run_rank((struct member){.rank = i, .ranks = ranks, .per_node = per_node}, argv + 1, argc - 1);
             exit(0);
         }
     }
-    for (int i = 0; i < nodes; i++) {
+    for (int i = 0; i < ranks; i++) {
         const pid_t pid = wait(&status);
         if (WIFSIGNALED(status) && !failed)
-            fprintf(stderr, "FAIL: a node ended by signal %d\n", WTERMSIG(status));
-        for (int k = 0; k < nodes; k++) {
+            fprintf(stderr, "FAIL: a rank ended by signal %d\n", WTERMSIG(status));
+        for (int k = 0; k < ranks; k++) {
             if (child[k] == pid)
                 child[k] = 0;
             else if (status && child[k] > 0 && !failed)

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """layout.py LIBRARY NAME...: where the members of NCCL's structs are, by the library's own debug information.
 
-A NAME is STRUCT.MEMBER, STRUCT.MEMBER:bits for a bit field, or STRUCT for a size. Each line of the output
-is a NAME, the member's first byte and size. A bit field's line has the first byte, and the first and the
-number of bits. The line of a STRUCT has its size. gdb reads the library.
+A NAME is STRUCT.MEMBER, STRUCT.MEMBER|MEMBER where versions of NCCL differ, STRUCT.MEMBER:bits for a bit
+field, or STRUCT for a size. Each line of the output is a NAME, the member's first byte and size. A bit
+field's line has the first byte, and the first and the number of bits. The line of a STRUCT has its size. gdb
+reads the library.
 """
 import re
 import subprocess
@@ -16,8 +17,8 @@ def main():
     bits = sorted({n.split('.')[0] for n in names if n.endswith(':bits')})
     commands = []
     for name in names:
-        struct, _, member = name.partition('.')
-        if not name.endswith(':bits'):
+        struct, _, members = name.partition('.')
+        for member in [] if name.endswith(':bits') else members.split('|'):
             of = f'((struct {struct} *)0)->{member}'
             what = f'(long)&{of}, sizeof({of})' if member else f'sizeof(struct {struct}), 0L'
             commands += ['-ex', f'printf "= {name} %ld %ld\\n", {what}']

@@ -52,6 +52,15 @@ struct place {
     X(work_lo, "ncclDevWorkColl.channelLo:bits") \
     X(work_hi, "ncclDevWorkColl.channelHi:bits") \
     X(work_registered, "ncclDevWorkColl.netRegUsed:bits") \
+    X(work_by_address, "ncclDevWorkColl.redOpArgIsPtr:bits") \
+    X(work_argument, "ncclDevWorkColl.redOpArg") \
+    X(work_root, "ncclDevWorkColl.root") \
+    X(part_lo, "ncclDevWorkColl.cbd.countLo") \
+    X(part_mid, "ncclDevWorkColl.cbd.countMid") \
+    X(part_hi, "ncclDevWorkColl.cbd.countHi") \
+    X(grains_lo, "ncclDevWorkColl.chunkGrainsLo:bits") \
+    X(grains_mid, "ncclDevWorkColl.chunkGrainsMid:bits") \
+    X(grains_hi, "ncclDevWorkColl.chunkGrainsHi:bits") \
     X(work_send, "ncclDevWorkColl.sendbuff") \
     X(work_recv, "ncclDevWorkColl.recvbuff") \
     X(work_count, "ncclDevWorkColl.collnet.count") \
@@ -61,12 +70,23 @@ struct place {
     X(comm_node, "ncclKernelComm.node") \
     X(comm_nnodes, "ncclKernelComm.nNodes") \
     X(comm_abort, "ncclKernelComm.abortFlag") \
+    X(comm_buffers, "ncclKernelComm.buffSizes") \
+    X(comm_dense, "ncclKernelComm.collNetDenseToUserRank|denseToUserRank") \
     X(comm_channels, "ncclKernelComm.channels") \
     X(channel_size, "ncclDevChannel") \
     X(channel_peers, "ncclDevChannel.peers") \
     X(channel_counter, "ncclDevChannel.workCounter") \
+    X(ring_prev, "ncclDevChannel.ring.prev") \
+    X(ring_next, "ncclDevChannel.ring.next") \
+    X(ring_ranks, "ncclDevChannel.ring.userRanks") \
+    X(ring_index, "ncclDevChannel.ring.index") \
     X(direct_out, "ncclDevChannel.collnetDirect.out") \
     X(direct_heads, "ncclDevChannel.collnetDirect.nHeads") \
+    X(direct_head, "ncclDevChannel.collnetDirect.headRank") \
+    X(direct_list, "ncclDevChannel.collnetDirect.heads") \
+    X(direct_up, "ncclDevChannel.collnetDirect.up") \
+    X(direct_down, "ncclDevChannel.collnetDirect.down") \
+    X(peer_send, "ncclDevChannelPeer.send") \
     X(peer_recv, "ncclDevChannelPeer.recv") \
     X(conn_size, "ncclConnInfo") \
     X(conn_buffs, "ncclConnInfo.buffs") \
@@ -117,6 +137,8 @@ extern const struct cuda_function cuda_functions[];
 /* What a function of the runtime that is not in the list does. */
 int cuda_missing(const char *name);
 
+/* Make one of the two GPUs the calling thread's. */
+void device_use(int device);
 void *device_alloc(size_t size);
 void device_free(void *p);
 void *stream_create(void);

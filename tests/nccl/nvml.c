@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libnvidia-ml.so.1 for NCCL's host code: one GPU without NVLink. Numbers of results are NVML's. */
+/* libnvidia-ml.so.1 for NCCL's host code: two GPUs. Numbers of results are NVML's. */
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
 #define NOT_SUPPORTED 3
+#define GPUS 2
 #define REFUSES(name) \
     EXPORT int name(void); \
     EXPORT int name(void) \
@@ -42,15 +44,15 @@ REFUSES(nvmlSystemGetDriverVersion)
 EXPORT int nvmlDeviceGetCount_v2(unsigned *n);
 EXPORT int nvmlDeviceGetCount_v2(unsigned *n)
 {
-    *n = 1;
+    *n = GPUS;
     return 0;
 }
 
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **device);
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **device)
 {
-    *device = (void *)(uintptr_t)1;
-    return i ? NOT_SUPPORTED : 0;
+    *device = (void *)(uintptr_t)(1 + i);
+    return i < GPUS ? 0 : NOT_SUPPORTED;
 }
 EXPORT int nvmlDeviceGetHandleByIndex(unsigned i, void **device);
 EXPORT int nvmlDeviceGetHandleByIndex(unsigned i, void **device)
@@ -66,15 +68,13 @@ EXPORT int nvmlDeviceGetCount(unsigned *n)
 EXPORT int nvmlDeviceGetHandleByPciBusId(const char *bus, void **device);
 EXPORT int nvmlDeviceGetHandleByPciBusId(const char *bus, void **device)
 {
-    (void)bus;
-    return nvmlDeviceGetHandleByIndex_v2(0, device);
+    return nvmlDeviceGetHandleByIndex_v2(strstr(bus, ":02:00") ? 1 : 0, device);
 }
 
 EXPORT int nvmlDeviceGetIndex(void *device, unsigned *i);
 EXPORT int nvmlDeviceGetIndex(void *device, unsigned *i)
 {
-    (void)device;
-    *i = 0;
+    *i = (unsigned)(uintptr_t)device - 1;
     return 0;
 }
 
@@ -99,6 +99,6 @@ EXPORT int nvmlDeviceGetP2PStatus(void *a, void *b, int what, int *status)
     (void)a;
     (void)b;
     (void)what;
-    *status = 1;
+    *status = 0; /* over NVLink: the topology has heads for both GPUs. The runtime then denies access */
     return 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A CUDA runtime in host memory, with one GPU: the functions that NCCL's host code calls. Device memory is
- * host memory. A stream is a thread with a queue. Without virtual memory management, multicast, graphs and
- * GPUDirect, so that NCCL does without them. See library.h.
+ * A CUDA runtime in host memory, with two GPUs: the functions that NCCL's host code calls. Device memory is
+ * host memory. A stream is a thread with a queue. Without virtual memory management, multicast, graphs,
+ * GPUDirect and access of one GPU to the other, so that NCCL does without them. See library.h.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -23,8 +23,9 @@ static struct block {
     struct block *next;
     char *begin;
     size_t size;
-    int kind;
+    int kind, device;
 } * blocks;
+static _Thread_local int current; /* GPU of this thread */
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void block_add(void *begin, size_t size, int kind)
@@ -34,7 +35,7 @@ static void block_add(void *begin, size_t size, int kind)
     if (!b)
         die("no memory");
     pthread_mutex_lock(&blocks_lock);
-    *b = (struct block){blocks, begin, size, kind};
+    *b = (struct block){blocks, begin, size, kind, current};
     blocks = b;
     pthread_mutex_unlock(&blocks_lock);
 }
@@ -295,6 +296,7 @@ static void event_push(struct event *e, void *stream, unsigned next, void (*run)
 
 /* ---- The functions: devices ---------------------------------------------------------------------------- */
 
+#define DEVICES 2
 #define CAPABILITY_MAJOR 8
 #define CAPABILITY_MINOR 0
 #define MULTIPROCESSORS 108
@@ -319,18 +321,27 @@ static int attribute(int which)
 
 static int device_count(int *n)
 {
-    *n = 1;
+    *n = DEVICES;
     return OK;
 }
 
 static int set_device(int device)
 {
-    return device ? INVALID : OK;
+    if (device < 0 || device >= DEVICES)
+        return INVALID;
+    current = device;
+    return OK;
+}
+
+void device_use(int device)
+{
+    if (set_device(device))
+        die("the emulated runtime has %d GPUs", DEVICES);
 }
 
 static int get_device(int *device)
 {
-    *device = 0;
+    *device = current;
     return OK;
 }
 
@@ -365,15 +376,14 @@ static int can_access_peer(int *can, int a, int b)
 
 static int bus_id(char *text, int size, int device)
 {
-    (void)device;
-    snprintf(text, (size_t)size, "0000:01:00.0");
+    snprintf(text, (size_t)size, "0000:0%d:00.0", 1 + device);
     return OK;
 }
 
 static int by_bus_id(int *device, const char *text)
 {
-    *device = 0;
-    return strstr(text, ":01:00") ? OK : INVALID;
+    *device = strstr(text, ":02:00") ? 1 : 0;
+    return *device || strstr(text, ":01:00") ? OK : INVALID;
 }
 
 static int get_attribute(int *value, int which, int device)
@@ -469,7 +479,7 @@ static int pointer_attributes(void *attributes, const void *p)
 
     if (block_of(p, &b)) {
         a.type = b.kind == DEVICE ? 2 : 1;
-        a.device = 0;
+        a.device = b.device;
         a.on_device = p;
         a.on_host = b.kind == DEVICE ? NULL : p;
     }
@@ -770,14 +780,13 @@ static int driver_range(void **begin, size_t *size, void *p)
 
 static int driver_context(void **context)
 {
-    *context = (void *)(uintptr_t)1;
+    *context = (void *)(uintptr_t)(1 + current);
     return OK;
 }
 
 static int driver_context_id(void *context, unsigned long long *id)
 {
-    (void)context;
-    *id = 1;
+    *id = (uintptr_t)context;
     return OK;
 }
 
@@ -798,7 +807,7 @@ static int driver_pointer(void *value, int which, void *p)
     if (which == 2) /* kind of memory: 1 host, 2 device */
         *(unsigned *)value = b.kind == DEVICE ? 2 : 1;
     else if (which == 9) /* number of the device */
-        *(int *)value = 0;
+        *(int *)value = b.device;
     else
         return NOT_SUPPORTED;
     return OK;

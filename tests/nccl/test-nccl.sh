@@ -1,12 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Run NVIDIA's own NCCL with nibble, one process a node and one emulated GPU each (library.h). NCCL's host
-# code, proxy, tuner, profiler and loading of plugins run as NVIDIA ships them. Two forms:
+# Run NVIDIA's own NCCL with nibble on nodes of one or two ranks, each a process with an emulated GPU
+# (library.h). NCCL's host code, proxy, tuner, profiler and loading of plugins run as shipped. Two forms:
 #
 #   make check        one library: the first file of NB_NCCL_LIBRARIES (words), or the one of the package
 #                     nvidia-nccl-* that NB_PYTHON (python3) finds. Without such a file the test is skipped
 #   make check-nccl   the files of NB_NCCL_LIBRARIES, or NCCL 2.28.9, 2.30.7, 2.31.2 and 2.32.3 from their
-#                     packages, which pip downloads. Two to four nodes, all cases of cluster.c
+#                     packages, which pip downloads. Two to four nodes, all cases of cluster.c, and the same
+#                     over NCCL's own sockets as control
 set -u
 NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/../..}
 # shellcheck source=tests/suite.sh
@@ -64,20 +65,27 @@ ln -s "$builddir/tests/nccl/.libs/nvml.so" "$tmp/libnvidia-ml.so.1"
 export LD_LIBRARY_PATH="$tmp" NCCL_TOPO_FILE="$srcdir/tests/nccl/topology.xml" NCCL_SOCKET_IFNAME=lo \
     NCCL_NET_PLUGIN="$plugin" NCCL_NET_PLUGIN_REF_COUNT=1 NCCL_COLLNET_ENABLE=1 NCCL_PROTO=Simple \
     NCCL_DEBUG=INFO NIBBLE_MIN_BYTES=0
+# A channel costs a rank a tenth of a second.
+[ $long = 1 ] || export NCCL_MAX_NCHANNELS=2
 
-# run NODES "SETTING..." CASE...: run the cases on the library $file. A node that waits too long is ended.
+# run NODES[xRANKS] "SETTING..." CASE...: run the cases on the library $file. After five minutes they end.
 run()
 {
     nodes=$1
     settings=$2
     shift 2
     # shellcheck disable=SC2086
-    env $settings timeout 120 "$cluster" "$file" "$tmp/layout" "$nodes" "$@" >"$tmp/log" 2>&1
+    env $settings timeout 300 "$cluster" "$file" "$tmp/layout" "$nodes" "$@" >"$tmp/log" 2>&1
     rc=$?
     grep '^ok' "$tmp/log"
     [ $rc = 0 ] || fail "$file: $nodes nodes, $settings: status $rc:
 $(grep -E '^FAIL|WARN|runtime has no' "$tmp/log" | tail -n 12)"
     # Without nibble, or on another way than CollNet, the results prove nothing.
+    case $settings in *NCCL_NET_PLUGIN=none*)
+        grep -q 'via NET/Socket' "$tmp/log" || fail "$file did not use its own sockets"
+        return
+        ;;
+    esac
     grep -q 'Successfully loaded external network plugin' "$tmp/log" || fail "$file did not load nibble"
     for table in TUNER PROFILER; do
         key=$(echo $table | tr '[:upper:]' '[:lower:]')_table
@@ -89,6 +97,8 @@ $(grep -E '^FAIL|WARN|runtime has no' "$tmp/log" | tail -n 12)"
 
 raw="NCCL_ALGO=CollnetDirect NIBBLE_FORCE_COLLNET=1 NIBBLE_AG=raw NIBBLE_RS=raw NIBBLE_AR=raw"
 coded="NIBBLE_GRAD=all NIBBLE_WARMUP_STEPS=0 NIBBLE_AR=int4 NIBBLE_RS=int4"
+rails="NIBBLE_DEVS_PER_NIC=2" # each of two ranks of a node is a head then
+sockets="NCCL_NET_PLUGIN=none NCCL_COLLNET_ENABLE=0 NCCL_ALGO=Ring"
 for file in $files; do
     # shellcheck disable=SC2046
     "$python" "$srcdir/tests/nccl/layout.py" "$file" $("$cluster" names) >"$tmp/layout" 2>"$tmp/log" || {
@@ -98,7 +108,7 @@ for file in $files; do
     tables=$("$builddir/tools/nibble-info" --no-speed --python "" --nccl "$file" |
         grep ' version=.*net_table=')
     run 2 "$raw" raw again
-    run 2 "$coded" coded
+    run 2x2 "$coded $rails" coded
     run 2 "NIBBLE_RS=int4" sharded
     [ $long = 1 ] || continue
     run 2 "$raw" again split abort raw
@@ -106,6 +116,11 @@ for file in $files; do
     run 3 "$coded" coded
     run 4 "$coded" coded
     run 4 "NIBBLE_RS=int4" sharded
+    run 2x2 "$raw $rails" raw again abort
+    run 3x2 "$coded $rails" coded
+    run 2x2 "NIBBLE_RS=int4 $rails" sharded
+    run 2 "$sockets" raw coded sharded again split abort
+    run 2x2 "$sockets" raw coded sharded again split abort
 done
 [ $failed = 0 ] && echo "PASS: NVIDIA's library with nibble, $(echo "$files" | wc -w) versions"
 exit $failed
