@@ -11,10 +11,15 @@
  *     sharded  training with gathered weights and scattered gradients, with nibble's default settings: exact
  *              before step WARM, the weights always, and most gradients coded from step LATE on
  *     again    communicators that are made, used and destroyed, one after the other, in one process
+ *     many     several communicators at a time, used in turn and closed in the order in which they were made
  *     split    a child of a communicator, both used in turn
- *     abort    a communicator is aborted while an all-reduce waits for a rank, and another one is made
+ *     shrink   a child without the last node, both used in turn, then one made while an all-reduce waits
+ *     grow     a communicator without the last node, and its successor with this node (from NCCL 2.30 on)
+ *     revoke   a communicator is revoked while an all-reduce waits for a rank, and another one is made
+ *     abort    the same with a communicator that is aborted
  *
- * After each case a process has as many threads and descriptors as after the first one.
+ * After each case a process has as many threads and descriptors as after the first one, and no memory that it
+ * shares with others.
  */
 #include <dirent.h>
 #include <math.h>
@@ -50,6 +55,10 @@ static struct {
     int (*destroy)(void *);
     int (*abort)(void *);
     int (*split)(void *, int, int, void **, const void *);
+    int (*shrink)(void *, const int *, int, void **, const void *, int);
+    int (*grow_id)(void *, struct id *);
+    int (*grow)(void *, int, const struct id *, int, void **, const void *);
+    int (*revoke)(void *, int);
     int (*error)(void *, int *);
 } nccl;
 
@@ -72,6 +81,10 @@ static void find_functions(void)
     *(void **)&nccl.destroy = get("ncclCommDestroy");
     *(void **)&nccl.abort = get("ncclCommAbort");
     *(void **)&nccl.split = get("ncclCommSplit");
+    *(void **)&nccl.shrink = library_function("ncclCommShrink", 1);
+    *(void **)&nccl.grow_id = library_function("ncclCommGetUniqueId", 1);
+    *(void **)&nccl.grow = library_function("ncclCommGrow", 1);
+    *(void **)&nccl.revoke = library_function("ncclCommRevoke", 1);
     *(void **)&nccl.error = get("ncclCommGetAsyncError");
 }
 
@@ -117,7 +130,8 @@ static void open_comm(struct member *m)
     m->stream = stream_create();
 }
 
-static void close_comm(struct member *m)
+/* End the communicator on this rank alone. */
+static void leave_comm(struct member *m)
 {
     int error = 0;
 
@@ -127,6 +141,11 @@ static void close_comm(struct member *m)
     check(nccl.finalize(m->comm), "ncclCommFinalize");
     check(nccl.destroy(m->comm), "ncclCommDestroy");
     stream_destroy(m->stream);
+}
+
+static void close_comm(struct member *m)
+{
+    leave_comm(m);
     meet(m->ranks);
 }
 
@@ -198,14 +217,36 @@ static void again(struct member *m)
     }
 }
 
+#define MANY 4
+static void many(struct member *m)
+{
+    struct member one[MANY];
+
+    for (int i = 0; i < MANY; i++) {
+        one[i] = *m;
+        open_comm(&one[i]);
+    }
+    for (int k = 0; k < 2 * MANY; k++)
+        exact(&one[(k * 3) % MANY], 5000, k);
+    for (int i = 0; i < MANY; i++)
+        close_comm(&one[i]);
+}
+
+/* Take a communicator that NCCL has made. */
+static void take_comm(struct member *m, int ranks)
+{
+    m->ranks = ranks;
+    device_comm(m->comm);
+    m->stream = stream_create();
+}
+
 static void split(struct member *m)
 {
     struct member child = *m;
 
     open_comm(m);
     check(nccl.split(m->comm, 0, m->rank, &child.comm, NULL), "ncclCommSplit");
-    device_comm(child.comm);
-    child.stream = stream_create();
+    take_comm(&child, m->ranks);
     for (int k = 0; k < 2; k++) {
         exact(m, 3000, k);
         exact(&child, 50000, k);
@@ -214,24 +255,105 @@ static void split(struct member *m)
     close_comm(m);
 }
 
-static void abort_comm(struct member *m)
+/* Begin an all-reduce in which the other ranks take no part. */
+static float *wait_alone(struct member *m)
 {
-    float *in = device_alloc(400000), *out = device_alloc(400000);
+    float *values = device_alloc(400000);
 
-    open_comm(m);
     exact(m, 1000, 0);
     if (m->rank == 0)
-        check(nccl.all_reduce(in, out, 100000, ncclFloat32, ncclSum, m->comm, m->stream), "ncclAllReduce");
+        check(nccl.all_reduce(values, values, 100000, ncclFloat32, ncclSum, m->comm, m->stream),
+              "ncclAllReduce");
     meet(m->ranks);
     usleep(50000);
+    return values;
+}
+
+/* Abort the communicator, and use another one. */
+static void abort_waiting(struct member *m, float *values)
+{
     device_forget(m->comm);
     check(nccl.abort(m->comm), "ncclCommAbort");
     stream_wait(m->stream);
     stream_destroy(m->stream);
-    device_free(in);
-    device_free(out);
+    device_free(values);
     meet(m->ranks);
     again(m);
+}
+
+static void abort_comm(struct member *m)
+{
+    open_comm(m);
+    abort_waiting(m, wait_alone(m));
+}
+
+static void revoke_comm(struct member *m)
+{
+    open_comm(m);
+    float *values = wait_alone(m);
+    check(nccl.revoke(m->comm, 0), "ncclCommRevoke");
+    abort_waiting(m, values);
+}
+
+#define SHRINK_ABORT 1
+static void shrink(struct member *m)
+{
+    struct member child = *m;
+    int gone[MAX_RANKS];
+    const int left = m->ranks - m->per_node;
+
+    for (int i = 0; i < m->per_node; i++)
+        gone[i] = left + i;
+    open_comm(m);
+    if (m->rank < left) {
+        check(nccl.shrink(m->comm, gone, m->per_node, &child.comm, NULL, 0), "ncclCommShrink");
+        take_comm(&child, left);
+    }
+    for (int k = 0; k < 2; k++) {
+        exact(m, 3000, k);
+        if (m->rank < left)
+            exact(&child, 50000, k);
+    }
+    if (m->rank < left)
+        leave_comm(&child);
+    float *values = wait_alone(m);
+    if (m->rank < left) {
+        check(nccl.shrink(m->comm, gone, m->per_node, &child.comm, NULL, SHRINK_ABORT), "ncclCommShrink");
+        take_comm(&child, left);
+        exact(&child, 50000, 0);
+        leave_comm(&child);
+    }
+    meet(m->ranks);
+    abort_waiting(m, values);
+}
+
+static void grow(struct member *m)
+{
+    struct member old = *m;
+    const int few = m->ranks - m->per_node;
+    const bool member = m->rank < few;
+
+    if (m->rank == 0)
+        check(nccl.id(&shared->id), "ncclGetUniqueId");
+    meet(m->ranks);
+    if (member) {
+        check(nccl.init(&old.comm, few, shared->id, m->rank), "ncclCommInitRank");
+        take_comm(&old, few);
+        exact(&old, 3000, 0);
+    }
+    meet(m->ranks);
+    if (m->rank == 0)
+        check(nccl.grow_id(old.comm, &shared->id), "ncclCommGetUniqueId");
+    meet(m->ranks);
+    check(nccl.grow(member ? old.comm : NULL, m->ranks, m->rank == 0 || !member ? &shared->id : NULL,
+                    member ? -1 : m->rank, &m->comm, NULL),
+          "ncclCommGrow");
+    take_comm(m, m->ranks);
+    if (member)
+        leave_comm(&old);
+    for (int k = 0; k < 2; k++)
+        exact(m, 50000, k);
+    close_comm(m);
 }
 
 static float gradient(size_t i, int rank, int round)
@@ -366,8 +488,10 @@ static void sharded(struct member *m)
 static const struct {
     const char *name;
     void (*run)(struct member *);
-} cases[] = {{"raw", raw},     {"coded", coded}, {"sharded", sharded},
-             {"again", again}, {"split", split}, {"abort", abort_comm}};
+} cases[] = {{"raw", raw},         {"coded", coded}, {"sharded", sharded},
+             {"again", again},     {"many", many},   {"split", split},
+             {"shrink", shrink},   {"grow", grow},   {"revoke", revoke_comm},
+             {"abort", abort_comm}};
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 
 static unsigned count_of(const char *folder)
@@ -380,6 +504,20 @@ static unsigned count_of(const char *folder)
     if (d)
         closedir(d);
     return n;
+}
+
+/* Return whether this process maps a file of /dev/shm. */
+static bool shares_memory(void)
+{
+    FILE *f = fopen("/proc/self/maps", "r");
+    char line[512];
+    bool found = false;
+
+    while (f && fgets(line, sizeof(line), f))
+        found |= strstr(line, "/dev/shm/") != NULL;
+    if (f)
+        fclose(f);
+    return found;
 }
 
 /* Compare with the numbers after the first case. NCCL keeps some threads and descriptors of its own. Threads
@@ -397,6 +535,8 @@ static void check_remains(const char *after)
     if (threads && (t > threads || d > descriptors))
         die("after %s a process has %u threads and %u descriptors, instead of %u and %u", after, t, d,
             threads, descriptors);
+    if (shares_memory())
+        die("after %s a process still maps files of /dev/shm", after);
     threads = t;
     descriptors = d;
 }
@@ -408,6 +548,9 @@ static void run_rank(struct member m, char **arg, int count)
 
     snprintf(host, sizeof(host), "node%d", m.rank / m.per_node);
     setenv("NCCL_HOSTID", host, 1);
+    /* The last node may have another version of the plugin. */
+    if (getenv("NB_OTHER_PLUGIN") && m.rank >= m.ranks - m.per_node)
+        setenv("NCCL_NET_PLUGIN", getenv("NB_OTHER_PLUGIN"), 1);
     library_layout(arg[1]);
     library_open(arg[0]);
     find_functions();
@@ -419,6 +562,8 @@ static void run_rank(struct member m, char **arg, int count)
     for (int i = 3; i < count; i++)
         for (size_t c = 0; c < CASES; c++)
             if (strcmp(cases[c].name, arg[i]) == 0) {
+                if ((cases[c].run == grow && !nccl.grow) || (cases[c].run == revoke_comm && !nccl.revoke))
+                    continue;
                 cases[c].run(&m);
                 check_remains(arg[i]);
                 if (m.rank == 0)

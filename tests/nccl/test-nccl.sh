@@ -99,6 +99,9 @@ raw="NCCL_ALGO=CollnetDirect NIBBLE_FORCE_COLLNET=1 NIBBLE_AG=raw NIBBLE_RS=raw 
 coded="NIBBLE_GRAD=all NIBBLE_WARMUP_STEPS=0 NIBBLE_AR=int4 NIBBLE_RS=int4"
 rails="NIBBLE_DEVS_PER_NIC=2" # each of two ranks of a node is a head then
 sockets="NCCL_NET_PLUGIN=none NCCL_COLLNET_ENABLE=0 NCCL_ALGO=Ring"
+# The same plugin with another text of its rules, which nodes compare by a hash.
+LC_ALL=C sed 's/wire format %u, rules %u/wire format %u; rules %u/' "$plugin" >"$tmp/libother.so"
+cmp -s "$plugin" "$tmp/libother.so" && fail "the plugin has no text of its rules"
 for file in $files; do
     # shellcheck disable=SC2046
     "$python" "$srcdir/tests/nccl/layout.py" "$file" $("$cluster" names) >"$tmp/layout" 2>"$tmp/log" || {
@@ -111,16 +114,22 @@ for file in $files; do
     run 2x2 "$coded $rails" coded
     run 2 "NIBBLE_RS=int4" sharded
     [ $long = 1 ] || continue
-    run 2 "$raw" again split abort raw
+    run 2 "$raw" again many split abort raw
+    run 3 "$raw" raw many split shrink grow revoke abort
     run 4 "$raw" raw again split abort
     run 3 "$coded" coded
     run 4 "$coded" coded
     run 4 "NIBBLE_RS=int4" sharded
-    run 2x2 "$raw $rails" raw again abort
+    run 2x2 "$raw $rails" raw again split abort
+    run 3x2 "$raw $rails" raw many shrink grow revoke
     run 3x2 "$coded $rails" coded
     run 2x2 "NIBBLE_RS=int4 $rails" sharded
     run 2 "$sockets" raw coded sharded again split abort
+    run 3 "$sockets" raw many shrink grow revoke
     run 2x2 "$sockets" raw coded sharded again split abort
+    # Versions with other rules decline together, and NCCL's rings run over the plugin's connections.
+    run 3 "NCCL_ALGO=CollnetDirect,Ring NB_OTHER_PLUGIN=$tmp/libother.so" raw again
+    grep -q 'CollNet is declined on all nodes' "$tmp/log" || fail "$file: two versions of nibble ran together"
 done
 [ $failed = 0 ] && echo "PASS: NVIDIA's library with nibble, $(echo "$files" | wc -w) versions"
 exit $failed
