@@ -263,6 +263,43 @@ START_TEST(test_persistent)
 }
 END_TEST
 
+/* An optimizer beside the next step: the weights follow one step late. Later the optimizer waits again. */
+START_TEST(test_late)
+{
+    static float held[UNITS][SHARD];
+    unsigned late_at = 0, prompt_at = 0;
+
+    open_units(UNITS, (enum optimizer)_i);
+    for (unsigned step = 1; step <= 200; step++) {
+        unsigned all = 0;
+
+        gather(s, UNITS);
+        for (unsigned u = 0; u < UNITS; u++) {
+            shard_gradient(&s[u], 0.02f);
+            sum(1 + u, s[u].sum);
+        }
+        for (unsigned u = 0; u < UNITS; u++) {
+            float now[SHARD];
+            memcpy(now, s[u].sum, sizeof(now));
+            if (step <= 60)
+                memcpy(s[u].sum, held[u], sizeof(now));
+            memcpy(held[u], now, sizeof(now));
+            shard_step(&s[u]);
+            all += (unsigned)nb_causal_proved(f, 1 + u);
+        }
+        if (all == UNITS && step <= 60 && !late_at)
+            late_at = step;
+        if (all == UNITS && step > 70)
+            prompt_at = prompt_at ? prompt_at : step;
+    }
+    printf("  %-18s late: proved in step %u, in time again: in step %u\n", name[_i], late_at, prompt_at);
+    ck_assert(late_at && late_at <= 20);
+    ck_assert(prompt_at && prompt_at <= 160);
+    for (unsigned u = 0; u < UNITS; u++)
+        ck_assert_int_eq(nb_causal_state(f, 1 + u).weight_block, (int)u);
+}
+END_TEST
+
 /* Layers are left out. Their places in the step are then useless, and their identity tells. */
 START_TEST(test_layer_drop)
 {
@@ -611,5 +648,5 @@ int main(void)
                  LOOP(test_few, 0, (LATE - NOISE + 1) * OPT_COUNT), TEST(test_many), FIXTURE(setup, teardown),
                  TEST(test_once), TEST(test_fading), TEST(test_turned), TEST(test_doubt),
                  TEST(test_young_doubt), TEST(test_shared), TEST(test_certain), TEST(test_stale),
-                 LOOP(test_mixed, 0, OPT_COUNT));
+                 LOOP(test_mixed, 0, OPT_COUNT), LOOP(test_late, 0, OPT_COUNT));
 }

@@ -12,11 +12,12 @@
  *
  *  - A block that is like an earlier one is the next version of that *weight block* and has a change of its
  *    own.
- *  - Sums wait until the first weight block changes afterwards. The test then compares them with each weight
- *    block's first change. It does not assume which sum belongs to which weight block. Every sum carries up
- *    to two *keys* that say which buffer it probably is: its place among the sums of the step, and the
- *    tracked buffer of policy/identity/identity.h. Every pair of key and weight block is a hypothesis of its
- *    own, with running sums of
+ *  - Sums wait until the first weight block changes afterwards, or one step longer where that explains the
+ *    changes and this does not (an optimizer on the host, beside the next step). The test then compares them
+ *    with each weight block's first change. It does not assume which sum belongs to which weight block.
+ *    Every sum carries up to two *keys* that say which buffer it probably is: its place among the sums of the
+ *    step, and the tracked buffer of policy/identity/identity.h. Every pair of key and weight block is a
+ *    hypothesis of its own, with running sums of
  *
  *        z = centred sign agreement of -G and dW in the changed positions, in standard deviations, and of
  *        D = centred agreement of -G's signs with the change less the change *before*, likewise.
@@ -69,6 +70,8 @@
 #define MIXED_PART 0.4f   /* a sum of the step with less than this part of it moved no weights */
 #define MIXED_RATE 0.3f   /* weight of a step with several sums of the key in the share of mixed steps */
 #define MIXED_MOST 0.5f
+#define LAG_EXPLAINED 0.5f /* share of explained sums from which the other lag is not tried */
+#define LAG_AFTER 8u       /* clear meetings with sums of the other lag in a row, with none of this one */
 #define EXPLAINED_FROM 128u
 #define EXPLAINED_RATE (1.0f / 256.0f)
 
@@ -126,15 +129,20 @@ struct sum {
     struct nb_signs signs;
 };
 
+/* Sums of the last step, whose consequences usually come now, sums since then, and sums of the step before
+ * the last one, whose consequences come now where an optimizer works beside the next step. */
+enum { LAST, SINCE, BEFORE, SUMS };
+
 struct nb_causal {
     unsigned positions;
     struct weight_block weight_block[NB_CAUSAL_WEIGHT_BLOCKS];
     unsigned weight_blocks, hint;
     struct key key[NB_CAUSAL_BUFFERS];
     struct guess guess[NB_CAUSAL_BUFFERS];
-    struct nb_slab sum[2]; /* of struct sum: [0] of the last step, whose consequences come now, [1] since
-                              then */
-    unsigned sums[2];
+    struct nb_slab sum[SUMS]; /* of struct sum */
+    unsigned sums[SUMS];
+    int late;           /* 1: the weights follow sums one step late */
+    unsigned other_lag; /* clear meetings in a row with sums of the other lag */
     unsigned place;
     uint64_t step; /* counts from 1 once there are sums to compare with */
     uint64_t now;
@@ -151,7 +159,7 @@ struct nb_causal *nb_causal_create(unsigned positions)
     if (!f)
         return NULL;
     f->positions = positions < NB_PICKS ? positions : NB_PICKS;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < SUMS; i++)
         nb_slab_init(&f->sum[i], sizeof(struct sum), NB_CAUSAL_SUMS);
     return f;
 }
@@ -169,8 +177,8 @@ void nb_causal_destroy(struct nb_causal *f)
         free(f->weight_block[u].value);
     for (unsigned k = 0; k < NB_CAUSAL_BUFFERS; k++)
         free(f->key[k].pair);
-    nb_slab_free(&f->sum[0]);
-    nb_slab_free(&f->sum[1]);
+    for (int i = 0; i < SUMS; i++)
+        nb_slab_free(&f->sum[i]);
     free(f);
 }
 
@@ -201,7 +209,7 @@ static void clear_key(struct key *k)
 }
 
 /* Return the number of the key `name`. A new name takes the place of the longest unused key, unless a sum of
- * the last two steps has that key. Return -1 for name 0, without a free place, and without memory. */
+ * the last three steps has that key. Return -1 for name 0, without a free place, and without memory. */
 static int key_of(struct nb_causal *f, uint64_t name)
 {
     struct key *victim = NULL;
@@ -216,7 +224,7 @@ static int key_of(struct nb_causal *f, uint64_t name)
         if (!victim || (victim->name && (!k->name || k->used < victim->used)))
             victim = k;
     }
-    for (int s = 0; s < 2 && victim->name; s++)
+    for (int s = 0; s < SUMS && victim->name; s++)
         for (unsigned i = 0; i < f->sums[s]; i++)
             for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
                 if (sum_at(f, s, i)->key[j] == (int)(victim - f->key))
@@ -498,21 +506,78 @@ static void confirm(struct guess *g, float z, float d)
         g->of.in_a_row = 0;
 }
 
-/* Compare the change of a weight block with all sums of the last step. Only the first change after these sums
- * counts. A later change has another cause. */
+/* Return the step whose sums the weights follow now. */
+static int cause(const struct nb_causal *f)
+{
+    return f->late ? BEFORE : LAST;
+}
+
+/* The sum that agrees best with a change. */
+struct winner {
+    int sum; /* -1: there was no sum */
+    float z, second, d;
+};
+
+static void compete(struct winner *w, unsigned i, const struct meeting *m)
+{
+    if (w->sum < 0 || m->z > w->z) {
+        w->second = w->sum < 0 ? 0.0f : w->z;
+        w->z = m->z;
+        w->d = m->d;
+        w->sum = (int)i;
+    } else if (m->z > w->second) {
+        w->second = m->z;
+    }
+}
+
+static int is_clear(const struct winner *w)
+{
+    return w->sum >= 0 && w->z > CLEAR_Z && w->z - w->second > CLEAR_MARGIN && w->d > CLEAR_D;
+}
+
+/* An optimizer may work beside the next step, so that the weights follow one step late. While most sums are
+ * unexplained, compare the change with the sums of the other lag, too. After enough clear meetings there and
+ * none here, begin anew with that lag. */
+static void weigh_lag(struct nb_causal *f, const struct nb_change *change, int clear_here)
+{
+    const int other = f->late ? LAST : BEFORE;
+    struct winner w = {.sum = -1};
+
+    if (f->explained > LAG_EXPLAINED)
+        return;
+    for (unsigned i = 0; i < f->sums[other]; i++) {
+        const struct meeting m = meeting_of(&sum_at(f, other, i)->signs, change);
+        compete(&w, i, &m);
+    }
+    f->other_lag = clear_here ? 0 : f->other_lag + (unsigned)is_clear(&w);
+    if (f->other_lag < LAG_AFTER)
+        return;
+    f->late = !f->late;
+    f->other_lag = 0;
+    for (struct key *k = f->key; k < f->key + NB_CAUSAL_BUFFERS; k++)
+        if (k->name) {
+            clear_key(k);
+            k->of = nobody;
+        }
+    for (struct guess *g = f->guess; g < f->guess + NB_CAUSAL_BUFFERS; g++)
+        g->of = nobody;
+}
+
+/* Compare the change of a weight block with all sums of the step that causes it. Only the first change after
+ * these sums counts. A later change has another cause. */
 static void confront(struct nb_causal *f, unsigned u)
 {
     struct weight_block *weight_block = &f->weight_block[u];
+    struct winner w = {.sum = -1};
     struct nb_change change;
-    float best = 0.0f, second = 0.0f, best_d = 0.0f;
-    int winner = -1;
+    const int from = cause(f);
 
     if (weight_block->changes < 2 || weight_block->met == f->step)
         return;
     weight_block->met = f->step;
     nb_change_of(&change, &weight_block->change[0], &weight_block->change[1], f->positions, CHANGED_MOST);
-    for (unsigned i = 0; i < f->sums[0]; i++) {
-        struct sum *s = sum_at(f, 0, i);
+    for (unsigned i = 0; i < f->sums[from]; i++) {
+        struct sum *s = sum_at(f, from, i);
         const struct meeting m = meeting_of(&s->signs, &change);
         struct guess *g = guess_of(s);
         s->most = m.z > s->most ? m.z : s->most;
@@ -521,17 +586,11 @@ static void confront(struct nb_causal *f, unsigned u)
         for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
             if (s->key[j] >= 0)
                 meet(&f->key[s->key[j]], u, &m);
-        if (winner < 0 || m.z > best) {
-            second = winner < 0 ? 0.0f : best;
-            best = m.z;
-            best_d = m.d;
-            winner = (int)i;
-        } else if (m.z > second) {
-            second = m.z;
-        }
+        compete(&w, i, &m);
     }
-    if (winner >= 0 && best > CLEAR_Z && best - second > CLEAR_MARGIN && best_d > CLEAR_D)
-        note_moved(f, sum_at(f, 0, (unsigned)winner), (int)u);
+    if (is_clear(&w))
+        note_moved(f, sum_at(f, from, (unsigned)w.sum), (int)u);
+    weigh_lag(f, &change, is_clear(&w));
 }
 
 /* Count one of the key's sums of this step. */
@@ -550,11 +609,13 @@ static void judge_sums(struct key *k)
     k->sums = 0;
 }
 
-/* Judge the sums of the last step, after all their consequences have come. */
+/* Judge the sums of a step after all their consequences have come. */
 static void judge(struct nb_causal *f)
 {
-    for (unsigned i = 0; i < f->sums[0]; i++) {
-        const struct sum *s = sum_at(f, 0, i);
+    const int from = cause(f);
+
+    for (unsigned i = 0; i < f->sums[from]; i++) {
+        const struct sum *s = sum_at(f, from, i);
         int explained = s->explained;
         for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
             explained |= s->key[j] >= 0 && f->key[s->key[j]].proved && f->key[s->key[j]].mixed <= MIXED_MOST;
@@ -572,13 +633,15 @@ static void judge(struct nb_causal *f)
 /* Begin a step when weights begin to change: the sums since the last change are the cause. */
 static void next_step(struct nb_causal *f)
 {
-    const struct nb_slab over = f->sum[0];
+    const struct nb_slab over = f->sum[BEFORE];
 
     judge(f);
-    f->sum[0] = f->sum[1];
-    f->sums[0] = f->sums[1];
-    f->sum[1] = over;
-    f->sums[1] = 0;
+    f->sum[BEFORE] = f->sum[LAST];
+    f->sums[BEFORE] = f->sums[LAST];
+    f->sum[LAST] = f->sum[SINCE];
+    f->sums[LAST] = f->sums[SINCE];
+    f->sum[SINCE] = over;
+    f->sums[SINCE] = 0;
     f->place = 0;
     f->step++;
 }
@@ -599,9 +662,9 @@ void nb_causal_sum(struct nb_causal *f, const uint64_t names[NB_CAUSAL_NAMES], c
         if (k >= 0 && ++f->key[k].unproved > RENEW_WITHIN)
             clear_key(&f->key[k]);
     }
-    if (nb_slab_reach(&f->sum[1], f->sums[1] + 1)) /* too many sums, or no memory */
+    if (nb_slab_reach(&f->sum[SINCE], f->sums[SINCE] + 1)) /* too many sums, or no memory */
         return;
-    s = sum_at(f, 1, f->sums[1]);
+    s = sum_at(f, SINCE, f->sums[SINCE]);
     for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
         s->key[j] = key_of(f, names[j]);
     s->named = names[NB_CAUSAL_GUESS];
@@ -609,7 +672,7 @@ void nb_causal_sum(struct nb_causal *f, const uint64_t names[NB_CAUSAL_NAMES], c
     s->explained = 0;
     s->most = 0.0f;
     s->signs = *signs;
-    f->sums[1]++;
+    f->sums[SINCE]++;
 }
 
 void nb_causal_gather(struct nb_causal *f, size_t width, const uint32_t *raw)
@@ -624,7 +687,7 @@ void nb_causal_gather(struct nb_causal *f, size_t width, const uint32_t *raw)
         f->weight_block[u].used = ++f->now;
     if (u < 0 || !note_change(f, &f->weight_block[u], value))
         return;
-    if (f->sums[1])
+    if (f->sums[SINCE])
         next_step(f);
     confront(f, (unsigned)u);
 }

@@ -299,7 +299,7 @@ static int is_usual_memory(struct nb_class_key *k, uint64_t step)
     return k->streak >= USUAL_FROM;
 }
 
-/* Note the size of a sum. Return 1 when it is within SIZE_FACTOR of earlier sums of the signature, or unknown.
+/* Note the size of a sum. Return 1 when it is within SIZE_FACTOR of the signature's earlier ones, or unknown.
  * The range grows freely while nothing is coded yet (`early`), and narrows slowly. It grows freely again when
  * all sums of late were outside, as after a change of the loss scale. */
 static int is_usual_size(struct nb_class_sig *s, float size, int early)
@@ -326,11 +326,11 @@ static int is_usual_size(struct nb_class_sig *s, float size, int early)
 /* Return 1 when the weights follow the sums of this buffer.
  *
  * A sum that is far larger or smaller than all sums of its signature proves nothing: the job may have lent
- * the memory to another sum. A buffer that has met the weights often enough is judged by itself, where its memory
- * is usual or its prediction has come true of late. Another sum (its buffer is unknown, new, or only its
- * content names it) may be any sum that the job makes in the gradients' place. Its place in the step, or the
- * fact that all sums of the field move weights, vouches for it only when it comes from memory that gradients
- * usually come from, and does not contradict a prediction that has come true of late. */
+ * the memory to another sum. A buffer that has met the weights often enough is judged by itself, where its
+ * memory is usual or its prediction has come true of late. Another sum (its buffer is unknown, new, or only
+ * its content names it) may be any sum that the job makes in the gradients' place. Its place in the step, or
+ * the fact that all sums of the field move weights, vouches for it only when it comes from memory that
+ * gradients usually come from, and does not contradict a prediction that has come true of late. */
 static int moves(const struct nb_class_op *op, const struct nb_causal *field,
                  const uint64_t key[NB_CAUSAL_NAMES], int usual_memory, int usual_size)
 {
