@@ -164,6 +164,8 @@ static void sampling(struct job *job, int loop, ncclDataType_t type)
         }
     }
 }
+JOB(sampling_20, sampling(job, 20, ncclFloat32))
+JOB(sampling_50, sampling(job, 50, ncclBfloat16))
 JOB(sampling_100, sampling(job, 100, ncclBfloat16))
 JOB(sampling_1000, sampling(job, 1000, ncclFloat32))
 
@@ -388,6 +390,8 @@ const struct job_entry jobs_consequences[] = {
     {"kfac-gathered", kfac_gathered, {0}},
     {"kfac-gathered-seldom", kfac_gathered_seldom, {.steps = 300}},
     {"kfac-gathered-sharded", kfac_gathered_sharded, {0}},
+    {"sampling-20", sampling_20, {.steps = 200}},
+    {"sampling-50", sampling_50, {.steps = 200}},
     {"sampling-100", sampling_100, {.steps = 400}},
     {"sampling-1000", sampling_1000, {.steps = 400}},
     {"teacher-byol", teacher_byol, {.fed = 95}},

@@ -300,6 +300,35 @@ START_TEST(test_late)
 }
 END_TEST
 
+/* Sums move blocks that replace each other, as a sampler's latents do. The first one cannot be told from
+ * weights. The next ones prove nothing until they live for long. A unit beside them stays proved. */
+START_TEST(test_replaced)
+{
+    unsigned first = 0, later = 0, beside = 0;
+
+    open_units(UNITS, OPT_ADAMW);
+    for (unsigned step = 0; step < 80 + 2100; step++) {
+        const unsigned now = step < 80 ? step / 40 : 2;
+
+        gather(&s[now], 1);
+        gather(&s[3], 1);
+        shard_gradient(&s[now], 0.02f);
+        shard_gradient(&s[3], 0.02f);
+        sum(1, s[now].sum);
+        sum(2, s[3].sum);
+        shard_step(&s[now]);
+        shard_step(&s[3]);
+        first += (unsigned)(step >= 20 && step < 40 && nb_causal_proved(f, 1));
+        later += (unsigned)(step >= 44 && step < 80 + 2040 && nb_causal_proved(f, 1));
+        beside += (unsigned)(step >= 20 && nb_causal_proved(f, 2));
+    }
+    ck_assert_uint_eq(first, 20);
+    ck_assert_uint_eq(later, 0);
+    ck_assert_uint_eq(beside, 80 + 2100 - 20);
+    ck_assert(nb_causal_proved(f, 1));
+}
+END_TEST
+
 /* Layers are left out. Their places in the step are then useless, and their identity tells. */
 START_TEST(test_layer_drop)
 {
@@ -648,5 +677,5 @@ int main(void)
                  LOOP(test_few, 0, (LATE - NOISE + 1) * OPT_COUNT), TEST(test_many), FIXTURE(setup, teardown),
                  TEST(test_once), TEST(test_fading), TEST(test_turned), TEST(test_doubt),
                  TEST(test_young_doubt), TEST(test_shared), TEST(test_certain), TEST(test_stale),
-                 LOOP(test_mixed, 0, OPT_COUNT), LOOP(test_late, 0, OPT_COUNT));
+                 LOOP(test_mixed, 0, OPT_COUNT), LOOP(test_late, 0, OPT_COUNT), TEST(test_replaced));
 }

@@ -57,6 +57,7 @@
 #define NEAR_MARGIN 0.2f        /* when it is this much larger than any other block's */
 #define LOOK_FIRST 64u          /* positions that a first, quick comparison of weight blocks uses */
 #define WEIGHT_BLOCK_LIFE 4096u /* events of the field until an unused weight block makes room */
+#define SUCCESSOR_LIFE 2048u    /* changes until a successor counts. Samplers' loops have up to 1000 steps */
 #define CLEAR_Z 5.0f            /* a clear meeting: it needs no further evidence */
 #define CLEAR_MARGIN 3.0f
 #define CLEAR_D 3.0f
@@ -80,7 +81,10 @@ struct weight_block {
     struct nb_signs change[2]; /* the last change, and the change before it */
     unsigned changes;
     uint64_t used;
-    uint64_t met; /* step whose sums were last compared with its change */
+    uint64_t met;  /* step whose sums were last compared with its change */
+    uint64_t born; /* step in which it was first gathered */
+    int led;       /* 1: a key was proved to move it */
+    int successor; /* 1: it came after blocks that sums moved had been replaced */
 };
 
 /* Running sums of a key and a weight block. z and d over the root of the weight are standard deviations. */
@@ -143,6 +147,7 @@ struct nb_causal {
     unsigned sums[SUMS];
     int late;           /* 1: the weights follow sums one step late */
     unsigned other_lag; /* clear meetings in a row with sums of the other lag */
+    int replaced;       /* 1: a block that sums moved was replaced */
     unsigned place;
     uint64_t step; /* counts from 1 once there are sums to compare with */
     uint64_t now;
@@ -314,6 +319,31 @@ static void forget_weight_block(struct nb_causal *f, unsigned weight_block)
     f->weight_block[weight_block] = (struct weight_block){.value = f->weight_block[weight_block].value};
 }
 
+/* Weights change for the whole job, but the latents of a sampler are replaced every few steps. So a block
+ * that came after such a replacement proves nothing until it has lived for longer than samplers need. */
+static int has_lived(const struct weight_block *block)
+{
+    return !block->successor || block->changes >= SUCCESSOR_LIFE;
+}
+
+/* Return 1 when `before` was moved by sums and has not changed since `block` came. */
+static int is_replaced(const struct weight_block *before, const struct weight_block *block)
+{
+    return before->led && before != block && before->met <= block->born;
+}
+
+/* The block changes for the second time. Note whether it replaces another one, and drop the proofs that rest
+ * on that one. */
+static void note_successor(struct nb_causal *f, struct weight_block *block)
+{
+    for (unsigned u = 0; u < f->weight_blocks; u++)
+        f->replaced |= is_replaced(&f->weight_block[u], block);
+    for (struct key *k = f->key; k < f->key + NB_CAUSAL_BUFFERS; k++)
+        if (k->name && k->best >= 0 && is_replaced(&f->weight_block[k->best], block))
+            clear_key(k);
+    block->successor = f->replaced;
+}
+
 /* Return a place for a new weight block, or -1. When all are taken, the longest unused makes room if it has
  * missed its turn for long. */
 static int new_unit(struct nb_causal *f)
@@ -362,6 +392,7 @@ static int unit_of(struct nb_causal *f, size_t width, const int32_t *value)
     best = new_unit(f);
     if (best >= 0) {
         memcpy(f->weight_block[best].value, value, f->positions * sizeof(*value));
+        f->weight_block[best].born = f->step;
         f->hint = (unsigned)best + 1;
     }
     return best;
@@ -427,7 +458,7 @@ static struct meeting meeting_of(const struct nb_signs *sum, const struct nb_cha
     return m;
 }
 
-static void meet(struct key *k, unsigned u, const struct meeting *m)
+static void meet(struct nb_causal *f, struct key *k, unsigned u, const struct meeting *m)
 {
     struct pair *p = &k->pair[u];
     const float lately = p->lately;
@@ -455,8 +486,9 @@ static void meet(struct key *k, unsigned u, const struct meeting *m)
     if (k->best != (int)u)
         return;
     all_d = in_deviations(p->d, p);
-    if (p->met >= STEPS_LEAST && all_z > NB_CAUSAL_Z && all_d > NB_CAUSAL_D)
-        k->proved = 1;
+    if (p->met >= STEPS_LEAST && all_z > NB_CAUSAL_Z && all_d > NB_CAUSAL_D &&
+        has_lived(&f->weight_block[u]))
+        k->proved = f->weight_block[u].led = 1;
     else if (k->proved && (all_z < KEEP_Z || all_d < KEEP_D))
         k->proved = 0;
     if (k->proved && is_lost(p, lately))
@@ -485,7 +517,7 @@ static void note_moved(struct nb_causal *f, struct sum *s, int weight_block)
 {
     struct guess *g = guess_of(s);
 
-    s->explained = 1;
+    s->explained = has_lived(&f->weight_block[weight_block]);
     for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
         if (s->key[j] >= 0)
             note_owner(&f->key[s->key[j]].of, weight_block);
@@ -575,6 +607,8 @@ static void confront(struct nb_causal *f, unsigned u)
     if (weight_block->changes < 2 || weight_block->met == f->step)
         return;
     weight_block->met = f->step;
+    if (weight_block->changes == 2)
+        note_successor(f, weight_block);
     nb_change_of(&change, &weight_block->change[0], &weight_block->change[1], f->positions, CHANGED_MOST);
     for (unsigned i = 0; i < f->sums[from]; i++) {
         struct sum *s = sum_at(f, from, i);
@@ -585,7 +619,7 @@ static void confront(struct nb_causal *f, unsigned u)
             confirm(g, m.z, m.d);
         for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
             if (s->key[j] >= 0)
-                meet(&f->key[s->key[j]], u, &m);
+                meet(f, &f->key[s->key[j]], u, &m);
         compete(&w, i, &m);
     }
     if (is_clear(&w))
