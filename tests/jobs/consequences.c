@@ -354,13 +354,14 @@ JOB(qlora_kept, qlora(job, 2, 1))
 
 /* ---- two models of equal layers ------------------------------------------------------------------------ */
 
-/* Train both in each step, or in turn, with `critic` steps of the second to one of the first. */
-static void gan(struct job *job, int version, int alike, int critic, int keep)
+/* Train both in each step, or in turn, with `critic` steps of the second to one of the first. own_comms: each
+ * has a communicator. */
+static void gan(struct job *job, int version, int alike, int critic, int keep, int own_comms)
 {
     struct comm *world = comm_between(job, NULL);
     const struct model_settings s = {.units = 4, .alike = alike};
     struct fsdp g = fsdp_open(job, world, model_new(job, &s), version),
-                d = fsdp_open(job, world, model_new(job, &s), version);
+                d = fsdp_open(job, own_comms ? comm_between(job, NULL) : world, model_new(job, &s), version);
 
     g.keep = d.keep = keep;
     while (job_step(job)) {
@@ -381,10 +382,11 @@ static void gan(struct job *job, int version, int alike, int critic, int keep)
         }
     }
 }
-JOB(gan_alike, gan(job, 2, 1, 1, 0))
-JOB(gan_fsdp1, gan(job, 1, 0, 1, 0))
-JOB(gan_critic, gan(job, 2, 0, 3, 0))
-JOB(gan_kept, gan(job, 2, 0, 1, 1))
+JOB(gan_alike, gan(job, 2, 1, 1, 0, 0))
+JOB(gan_fsdp1, gan(job, 1, 0, 1, 0, 0))
+JOB(gan_critic, gan(job, 2, 0, 3, 0, 0))
+JOB(gan_own_comms, gan(job, 2, 0, 1, 1, 1))
+JOB(gan_kept, gan(job, 2, 0, 1, 1, 0))
 
 const struct job_entry jobs_consequences[] = {
     {"kfac-gathered", kfac_gathered, {0}},
@@ -402,7 +404,7 @@ const struct job_entry jobs_consequences[] = {
     {"late-update-fsdp1", late_update_fsdp1, {.fed = 95}},
     {"late-update-sgd", late_update_sgd, {.fed = 95}},
     {"zeropp", zeropp_fp32, {.fed = 95}},
-    {"zeropp-bf16", zeropp_bf16, {.fed = 95}},
+    {"zeropp-vouched", zeropp_bf16, {.fed = 95, .grad = "reduce_scatter:bfloat16:49152@2"}},
     {"unfreezing", unfreezing, {.steps = 120}},
     {"unfreezing-late", unfreezing_late, {.steps = 120}},
     {"qlora-fsdp1", qlora_1, {.fed = 95}},
@@ -411,6 +413,7 @@ const struct job_entry jobs_consequences[] = {
     {"gan-alike", gan_alike, {0}},
     {"gan-fsdp1", gan_fsdp1, {0}},
     {"gan-critic", gan_critic, {.steps = 160}},
+    {"gan-own-comms", gan_own_comms, {.fed = 95}},
     {"gan-kept", gan_kept, {0}},
     {0},
 };

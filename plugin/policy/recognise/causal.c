@@ -486,8 +486,7 @@ static void meet(struct nb_causal *f, struct key *k, unsigned u, const struct me
     if (k->best != (int)u)
         return;
     all_d = in_deviations(p->d, p);
-    if (p->met >= STEPS_LEAST && all_z > NB_CAUSAL_Z && all_d > NB_CAUSAL_D &&
-        has_lived(&f->weight_block[u]))
+    if (p->met >= STEPS_LEAST && all_z > NB_CAUSAL_Z && all_d > NB_CAUSAL_D && has_lived(&f->weight_block[u]))
         k->proved = f->weight_block[u].led = 1;
     else if (k->proved && (all_z < KEEP_Z || all_d < KEEP_D))
         k->proved = 0;

@@ -209,22 +209,26 @@ static void count_rare_steps(const struct nb_classify *c, struct nb_class_comm *
         m->rare_steps = alive > 1 ? least : most / LONE_PER_STEP;
 }
 
-/* Return the steps of a reduce-scatter that the user declares a gradient and whose weights are not visible,
- * as small gathers are not. Take the passes from the calls, or the count from all-reduces of gradients on the
- * same communicator. Without both, assume LONE_PER_STEP calls a step. */
-static uint64_t steps_vouched(const struct nb_class_comm *m, const struct nb_class_sig *s,
-                              const struct nb_class_op *op)
+/* Return the steps of a reduce-scatter that the user declares a gradient and whose weights are not visible.
+ * Small gathers are not, and of quantized weights few changes are recognised. Take the passes from the calls,
+ * or the count from all-reduces of gradients on the same communicator. Without both, assume LONE_PER_STEP
+ * calls a step. */
+static uint64_t steps_vouched(const struct nb_classify *c, const struct nb_class_comm *m,
+                              const struct nb_class_sig *s, const struct nb_class_op *op)
 {
-    const uint64_t known = nb_max64(m->alike_rounds, m->rare_steps);
+    const uint64_t changes = nb_max64(m->weight_steps, c->weight_steps - m->first_weight_step),
+                   known = nb_max64(changes, nb_max64(m->alike_rounds, m->rare_steps));
 
     if (op->passes > known)
         return op->passes - 1;
     return known || op->passes ? known : s->calls / LONE_PER_STEP;
 }
 
-static uint64_t steps_of(const struct nb_classify *c, const struct nb_class_comm *m,
-                         const struct nb_class_sig *s, const struct nb_class_op *op)
+static uint64_t steps_of(struct nb_classify *c, const struct nb_class_comm *m, const struct nb_class_sig *s,
+                         const struct nb_class_op *op)
 {
+    if (s->reason == NB_WHY_USER_YES && s->func == NB_FUNC_REDUCE_SCATTER && !is_followed(c, op))
+        return steps_vouched(c, m, s, op);
     if (m->weight_steps >= 2)
         return m->weight_steps;
     if (c->weight_steps >= m->first_weight_step + 2)
@@ -234,8 +238,6 @@ static uint64_t steps_of(const struct nb_classify *c, const struct nb_class_comm
     /* HSDP: weights stay off the network, but calls tell passes apart. */
     if (s->reason == NB_WHY_AFTER_RS && op->passes > m->rare_steps)
         return op->passes - 1; /* the current pass is not over */
-    if (s->reason == NB_WHY_USER_YES && s->func == NB_FUNC_REDUCE_SCATTER)
-        return steps_vouched(m, s, op);
     return s->kind == NB_CLASS_GRADIENT ? nb_max64(m->alike_rounds, m->rare_steps) : m->rare_steps;
 }
 
