@@ -285,6 +285,24 @@ static void zeropp(struct job *job, ncclDataType_t grad, float lr)
 JOB(zeropp_fp32, zeropp(job, ncclFloat32, 0))
 JOB(zeropp_bf16, zeropp(job, ncclBfloat16, 1e-3f))
 
+/* ---- a second training follows ------------------------------------------------------------------------- */
+
+/* Set all weights back after 45 steps, and train again from there. */
+static void second_training(struct job *job)
+{
+    struct fsdp f = fsdp_open(job, comm_between(job, NULL), model_new(job, &(struct model_settings){0}), 2);
+    uint64_t random = 3;
+
+    while (job_step(job)) {
+        for (int i = 0; job_now(job) == 45 && i < f.model->units; i++)
+            for (size_t k = 0; k < f.model->unit[i].n; k++)
+                f.model->unit[i].w[k] = 0.02f * noise(&random);
+        fsdp_forward(&f);
+        fsdp_backward(&f);
+        fsdp_update(&f);
+    }
+}
+
 /* ---- trained layers change ----------------------------------------------------------------------------- */
 
 /* Train the last layers first, and one more from every `every`-th step on. */
@@ -405,6 +423,8 @@ const struct job_entry jobs_consequences[] = {
     {"late-update-sgd", late_update_sgd, {.fed = 95}},
     {"zeropp", zeropp_fp32, {.fed = 95}},
     {"zeropp-vouched", zeropp_bf16, {.fed = 95, .grad = "reduce_scatter:bfloat16:49152@2"}},
+    {"second-training", second_training, {0}},
+    {"second-training-vouched", second_training, {.fed = 60, .grad = "reduce_scatter:float32:24576@2"}},
     {"unfreezing", unfreezing, {.steps = 120}},
     {"unfreezing-late", unfreezing_late, {.steps = 120}},
     {"qlora-fsdp1", qlora_1, {.fed = 95}},
