@@ -409,7 +409,7 @@ JOB(gan_kept, gan(job, 2, 0, 1, 1, 0))
 const struct job_entry jobs_consequences[] = {
     {"kfac-gathered", kfac_gathered, {0}},
     {"kfac-gathered-seldom", kfac_gathered_seldom, {.steps = 300}},
-    {"kfac-gathered-sharded", kfac_gathered_sharded, {0}},
+    {"kfac-gathered-sharded", kfac_gathered_sharded, {.steps = 300}},
     {"sampling-20", sampling_20, {.steps = 200}},
     {"sampling-50", sampling_50, {.steps = 200}},
     {"sampling-100", sampling_100, {.steps = 400}},

@@ -642,6 +642,19 @@ static void judge_sums(struct key *k)
     k->sums = 0;
 }
 
+/* Return 1 when its sums are proved, and clearly moved their weight block on average of late. */
+static int is_clear_key(const struct key *k)
+{
+    return k->proved && k->pair[k->best].lately > CLEAR_Z;
+}
+
+/* Return 1 when the proof of its key explains the sum. A place without any word from identity has to be
+ * clear. */
+static int explains(const struct sum *s, const struct key *k)
+{
+    return k->mixed <= MIXED_MOST && (s->key[1] >= 0 || s->named ? k->proved : is_clear_key(k));
+}
+
 /* Judge the sums of a step after all their consequences have come. */
 static void judge(struct nb_causal *f)
 {
@@ -651,7 +664,7 @@ static void judge(struct nb_causal *f)
         const struct sum *s = sum_at(f, from, i);
         int explained = s->explained;
         for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
-            explained |= s->key[j] >= 0 && f->key[s->key[j]].proved && f->key[s->key[j]].mixed <= MIXED_MOST;
+            explained |= s->key[j] >= 0 && explains(s, &f->key[s->key[j]]);
         f->judged++;
         f->explained += fmaxf(EXPLAINED_RATE, 1.0f / (float)f->judged) * ((float)explained - f->explained);
         for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
@@ -732,6 +745,13 @@ int nb_causal_proved(const struct nb_causal *f, uint64_t key)
     const struct key *k = find_key(f, key);
 
     return k && k->proved;
+}
+
+int nb_causal_clear(const struct nb_causal *f, uint64_t key)
+{
+    const struct key *k = find_key(f, key);
+
+    return k && is_clear_key(k);
 }
 
 int nb_causal_shared(const struct nb_causal *f, uint64_t key)

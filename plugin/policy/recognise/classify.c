@@ -332,7 +332,8 @@ static int is_usual_size(struct nb_class_sig *s, float size, int early)
  * memory is usual or its prediction has come true of late. Another sum (its buffer is unknown, new, or only
  * its content names it) may be any sum that the job makes in the gradients' place. Its place in the step, or
  * the fact that all sums of the field move weights, vouches for it only when it comes from memory that
- * gradients usually come from, and does not contradict a prediction that has come true of late. */
+ * gradients usually come from, and does not contradict a prediction that has come true of late. A place
+ * without any word from identity has to move its weight block clearly. */
 static int moves(const struct nb_class_op *op, const struct nb_causal *field,
                  const uint64_t key[NB_CAUSAL_NAMES], int usual_memory, int usual_size)
 {
@@ -350,7 +351,9 @@ static int moves(const struct nb_class_op *op, const struct nb_causal *field,
         return 0;
     if (op->unlike && certain)
         return 0;
-    return nb_causal_proved(field, key[0]) || nb_causal_explained(field) >= EXPLAINED;
+    if (nb_causal_explained(field) >= EXPLAINED)
+        return 1;
+    return key[1] || key[NB_CAUSAL_GUESS] ? nb_causal_proved(field, key[0]) : nb_causal_clear(field, key[0]);
 }
 
 static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_class_comm *m,

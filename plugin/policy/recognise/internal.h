@@ -150,6 +150,8 @@ void nb_causal_gather(struct nb_causal *field, size_t width, const uint32_t *raw
 
 /* Return 1 when the sums with this key are proved to move weights. */
 int nb_causal_proved(const struct nb_causal *field, uint64_t key);
+/* Return 1 when they are proved, and clearly moved their weight block on average of late. */
+int nb_causal_clear(const struct nb_causal *field, uint64_t key);
 /* Return 1 when sums with this key clearly moved different weight blocks of late: the key stands for several
  * buffers. */
 int nb_causal_shared(const struct nb_causal *field, uint64_t key);
