@@ -118,6 +118,17 @@ def key(record: Dict[str, Any]) -> Tuple[Any, ...]:
     return (*(record[name] for name in Config._fields), record["arm"], record["seed"])
 
 
+def codec(o: argparse.Namespace) -> str:
+    """Say what computes nibble's arms."""
+    if o.codec == "torch" or o.device != "cpu":
+        return "the codec on tensors"
+    try:
+        from nibble_codec import library_path, version
+    except ImportError:
+        return "the codec on tensors, since libnibble-codec.so was not found (NB_CODEC=FILE names it)"
+    return f"the plugin's nodes, {library_path()} ({version()})"
+
+
 def train(o: argparse.Namespace, path: str) -> None:
     data = text.read(o.text)
     print(
@@ -125,6 +136,7 @@ def train(o: argparse.Namespace, path: str) -> None:
         f"{data.held_files} files held out",
         file=sys.stderr,
     )
+    print(f"nibble's arms: {codec(o)}", file=sys.stderr)
     done: Set[Tuple[Any, ...]] = {key(record) for record in read(path)}
     device = torch.device(o.device)
     end = time.monotonic() + o.limit
