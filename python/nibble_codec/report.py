@@ -5,6 +5,8 @@ Weights & Biases or TensorBoard, and as plots with matplotlib (without it as fil
     1 - cos   distance in direction of the delivered sum from the exact one; about half the square of the angle
     NMSE      energy of the difference over energy of the exact sum
     bits      on the wire a value, headers included
+    update    1 - cos of the update that AdamW makes of the delivered sums, beside that of the exact ones
+    norm      its norm over that of the exact update: noise in the sums shrinks it
 """
 from __future__ import annotations
 
@@ -91,6 +93,26 @@ def _figures(m: Sequence[float]) -> Tuple[float, float]:
     return max(0.0, (dd - (math.sqrt(aa) - math.sqrt(bb)) ** 2) / (2 * norms)), dd / aa
 
 
+class _Adam:
+    """AdamW's moments of a parameter, of exact and of delivered sums, without weight decay."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.moments: List[Tuple[Array, Array]] = []
+
+    def update(self, exact: Array, delivered: Array) -> Tuple[float, float, float, float]:
+        """Take in both sums and return the energies of their updates (see _moments)."""
+        self.step += 1
+        before, made = self.moments or [(0.0, 0.0)] * 2, []
+        self.moments = []
+        for g, (m, v) in zip((exact, delivered), before):
+            g = g.detach().float() if is_tensor(g) else g.astype("float32")
+            m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * g * g
+            self.moments.append((m, v))
+            made.append(m / (1 - 0.9 ** self.step) / ((v / (1 - 0.95 ** self.step)) ** 0.5 + 1e-8))
+        return _moments(*made)
+
+
 class Comparison:
     """skip: number of first steps that the table leaves out (steps of the warm-up are exact). A step ends with step(), or when
     add() gets a name that the step has already."""
@@ -101,6 +123,9 @@ class Comparison:
         self.steps: List[Row] = []                    # of each ended step
         self.losses: Dict[str, Dict[int, List[Point]]] = {}  # by name, and by seed
         self.final: Dict[str, List[float]] = {}       # final losses by name, one a seed
+        self.updates: Dict[str, List[float]] = {}     # name: [steps, sum of 1 - cos, sum of norm ratios]
+        self._adam: Dict[str, _Adam] = {}
+        self._updated = [0.0] * 4                     # energies of all updates
         self._now = [0.0] * 4
         self._names: set[str] = set()                 # of the current step
         self._sent: Tuple[Optional[Figures], int] = (None, 4)  # figures and bytes a value, of the last add()
@@ -116,6 +141,7 @@ class Comparison:
         self._sent = figures, value_bytes
         m = _moments(exact, delivered)
         self._now = [a + b for a, b in zip(self._now, m)]
+        u = self._adam.setdefault(name, _Adam()).update(exact, delivered)
         if len(self.steps) - self._run_at < self.skip:
             return
         cos, nmse = _figures(m)
@@ -124,6 +150,12 @@ class Comparison:
         p[2] += cos
         p[3] = max(p[3], cos)
         p[4] += nmse
+        self._updated = [a + b for a, b in zip(self._updated, u)]
+        if u[0] > 0:
+            q = self.updates.setdefault(name, [0, 0.0, 0.0])
+            q[0] += 1
+            q[1] += _figures(u)[0]
+            q[2] += math.sqrt(u[1] / u[0])
 
     def step(self, figures: Optional[Figures] = None, value_bytes: int = 4) -> None:
         """End the step. figures: the Cluster's, for the bits per value."""
@@ -156,7 +188,7 @@ class Comparison:
         """Begin another run with another cluster. Its steps count from 0 again."""
         if self._names:
             self.step(*self._sent)
-        self._before, self._run_at = (0, 0), len(self.steps)
+        self._before, self._run_at, self._adam = (0, 0), len(self.steps), {}
 
     def verdict(self) -> Optional[Verdict]:
         """Return what coding does to the final loss, or None without pairs of finish()."""
@@ -184,25 +216,38 @@ class Comparison:
         return [row for row in self.all_steps() if row[0] >= self.skip]
 
     def summary(self) -> Dict[str, float]:
-        """Return the means over the counted steps: {"1 - cos", "NMSE", "bits"}."""
+        """Return the means over the counted steps: {"1 - cos", "NMSE", "bits", "update", "norm"}."""
         counted = self._counted()
         if not counted:
             return {}
         mean = [sum(row[i] for row in counted) / len(counted) for i in (1, 2, 3)]
-        return dict(zip(("1 - cos", "NMSE", "bits"), mean))
+        if self._updated[0] > 0:
+            mean += [_figures(self._updated)[0], math.sqrt(self._updated[1] / self._updated[0])]
+        return dict(zip(("1 - cos", "NMSE", "bits", "update", "norm"), mean))
+
+    def update_of(self, name: str) -> Tuple[float, float]:
+        """Return the means of 1 - cos and of the norm ratio of a parameter's updates, nan without any."""
+        n, cos, norm = self.updates.get(name, [0, math.nan, math.nan])
+        return cos / max(n, 1), norm / max(n, 1)
 
     def table(self, most: Optional[int] = None) -> str:
         rows = self.rows()
         width = max([len(row[0]) for row in rows] + [9])
-        lines = [f"{'parameter':{width}}  {'values':>10}  {'1 - cos':>9}  {'largest':>9}  {'NMSE':>9}"]
+        lines = [f"{'parameter':{width}}  {'values':>10}  {'1 - cos':>9}  {'largest':>9}  {'NMSE':>9}"
+                 f"  {'update':>9}  {'norm':>6}"]
         for name, n, cos, worst, nmse in rows[:most]:
-            lines.append(f"{name:{width}}  {n:10d}  {cos:9.2e}  {worst:9.2e}  {nmse:9.2e}")
+            update, norm = self.update_of(name)
+            lines.append(f"{name:{width}}  {n:10d}  {cos:9.2e}  {worst:9.2e}  {nmse:9.2e}  {update:9.2e}"
+                         f"  {norm:6.4f}")
         if most is not None and len(rows) > most:
             lines.append(f"... and {len(rows) - most} more")
         s = self.summary()
         if s:
-            lines.append(f"{'all values':{width}}  {sum(row[1] for row in rows):10d}  {s['1 - cos']:9.2e}  {'':9}  "
-                         f"{s['NMSE']:9.2e}  {s['bits']:.2f} bits a value, {len(self._counted())} steps")
+            lines.append(f"{'all values':{width}}  {sum(row[1] for row in rows):10d}  {s['1 - cos']:9.2e}"
+                         f"  {'':9}"
+                         f"  {s['NMSE']:9.2e}  {s.get('update', math.nan):9.2e}"
+                         f"  {s.get('norm', math.nan):6.4f}")
+            lines.append(f"{s['bits']:.2f} bits a value, {len(self._counted())} steps")
         for name in self.losses:
             curve = self._mean_curve(name)
             tail = [v for _, v in curve[-max(1, len(curve) // 10):]]
@@ -224,7 +269,9 @@ class Comparison:
                 writer.writerows(rows)
             return name
 
-        files = [put("parameters.csv", ("parameter", "values", "1-cos", "largest", "nmse"), self.rows()),
+        files = [put("parameters.csv",
+                     ("parameter", "values", "1-cos", "largest", "nmse", "update 1-cos", "norm"),
+                     [(*row, *self.update_of(row[0])) for row in self.rows()]),
                  put("steps.csv", ("step", "1-cos", "nmse", "bits"), self.all_steps()),
                  put("loss.csv", ("curve", "seed", "step", "loss"),
                      [(name, seed, *point) for name, curves in self.losses.items() for seed, curve in curves.items()

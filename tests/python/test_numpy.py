@@ -178,6 +178,37 @@ class Report(unittest.TestCase):
         c.add("near", a, small)
         self.assertAlmostEqual({row[0]: row for row in c.rows()}["near"][2] / (0.5 * (0.6e-9 / 5) ** 2), 1, places=3)
 
+    def test_update(self):
+        """AdamW's updates of exact and of delivered sums. Noise turns the update and shrinks it."""
+        from nibble_codec.report import Comparison
+        c, exact = Comparison(skip=2), np.array([1.0, -2.0, 0.5, 0.0], np.float32)
+        sums, cos, norm = np.zeros((2, 2, 4)), [], []  # m and v of both
+        for step in range(1, 9):
+            noise = np.array([0.9, -0.3, -0.7, 0.0], np.float32) * (-1) ** step
+            updates = []
+            for i, g in enumerate((exact, exact + noise)):
+                sums[i] = 0.9 * sums[i, 0] + 0.1 * g, 0.95 * sums[i, 1] + 0.05 * g ** 2
+                second = np.sqrt(sums[i, 1] / (1 - 0.95 ** step) + 1e-20)
+                updates.append(sums[i, 0] / (1 - 0.9 ** step) / second)
+            c.add("matrix", exact, exact + noise)
+            c.step()
+            if step > 2:
+                a, b = updates
+                cos.append(1 - a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+                norm.append(np.linalg.norm(b) / np.linalg.norm(a))
+        found = c.update_of("matrix")
+        self.assertAlmostEqual(found[0] / np.mean(cos), 1, places=3)
+        self.assertAlmostEqual(found[1], np.mean(norm), places=4)
+        self.assertLess(found[1], 0.95)
+        self.assertAlmostEqual(c.summary()["norm"], np.mean(norm), places=2)
+        self.assertTrue(all(np.isnan(c.update_of("unknown"))))
+        self.assertIn(f"{found[0]:9.2e}  {found[1]:6.4f}", c.table())
+        c.begin_run()  # of other weights: moments begin anew
+        for _ in range(3):
+            c.add("matrix", exact, exact)
+            c.step()
+        self.assertLess(c.update_of("matrix")[0], found[0])
+
     def test_a_name_again_begins_a_step(self):
         """FSDP's hooks see modules, but not the end of a step. The report must be the same as with step()."""
         from nibble_codec.report import Comparison
