@@ -26,7 +26,7 @@ class Optimizer:
 
 
 class AdamW(Optimizer):
-    rate = 3e-3
+    rate = 1e-3
 
     def __init__(self, layout: Layout, like: Tensor) -> None:
         super().__init__(layout, like)

@@ -47,7 +47,6 @@ GPU = {
     "bf16": True,
     "device": "cuda",
     "arms": "exact,nibble,nibble-ar,sdp4bit,loco",
-    "rate": 1e-3,
 }
 
 
@@ -67,7 +66,7 @@ def parse() -> argparse.Namespace:
     p.add_argument("--width", type=int, default=64)
     p.add_argument("--layers", type=int, default=2)
     p.add_argument("--context", type=int, default=64)
-    p.add_argument("--batch", type=int, default=2, help="sequences a node and step (2)")
+    p.add_argument("--batch", type=int, default=4, help="sequences a node and step (4)")
     p.add_argument("--rate", type=float, default=0.0, help="peak learning rate (the optimizer's usual one)")
     p.add_argument("--raw", type=int, default=50, help="first steps that no arm codes (50)")
     p.add_argument("--text", default="", help="folder of texts (those of Debian's perl-doc and python3-doc)")

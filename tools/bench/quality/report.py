@@ -144,10 +144,10 @@ def title(c: Config) -> str:
 
 def tables(records: List[Record]) -> str:
     lines: List[str] = []
-    for config, arms in groups(records):
+    for run, (config, arms) in enumerate(groups(records), 1):
         lines += [
             "",
-            title(config) + ":",
+            f"Run {run}: {title(config)}.",
             "",
             "| arm | bits a value | seeds | held-out loss against exact, % | 1 - cos, matrices | head | "
             "norm ratio | NMSE of sums | " + "time at 1 Gbit/s | " + " | ".join(map(str, RATES[1:])) + " |",
@@ -176,6 +176,7 @@ def write(records: List[Record], out: str) -> List[str]:
         kinds = ("matrix", "embedding", "layernorm", "bias", "head")
         w.writerow(
             [
+                "run",
                 *Config._fields,
                 "arm",
                 "bits",
@@ -190,10 +191,11 @@ def write(records: List[Record], out: str) -> List[str]:
                 *(f"time {r} Gbit/s" for r in RATES),
             ]
         )
-        for config, arms in groups(records):
+        for run, (config, arms) in enumerate(groups(records), 1):
             for r in rows(config, arms):
                 w.writerow(
                     [
+                        run,
                         *config,
                         r.arm,
                         f"{r.bits:.3f}",
@@ -209,10 +211,8 @@ def write(records: List[Record], out: str) -> List[str]:
                 )
     with open(files[1], "w", newline="", encoding="utf-8") as f:
         w = csv.writer(f)
-        w.writerow(
-            ["optimizer", "nodes", "steps", "arm", "step", "held_out", "gap_percent", "gap_half", "megabytes"]
-        )
-        for config, arms in groups(records):
+        w.writerow(["run", "arm", "step", "held_out", "gap_percent", "gap_half", "megabytes"])
+        for run, (config, arms) in enumerate(groups(records), 1):
             exact = arms.get("exact", {})
             for arm in (a for a in ARMS if a in arms):
                 pairs = [(exact[s], r) for s, r in sorted(arms[arm].items()) if s in exact]
@@ -225,9 +225,7 @@ def write(records: List[Record], out: str) -> List[str]:
                     sent *= (config.nodes - 1) / config.nodes * values(config)
                     w.writerow(
                         [
-                            config.optimizer,
-                            config.nodes,
-                            config.steps,
+                            run,
                             arm,
                             step,
                             f"{sum(r['held'][i][1] for _, r in pairs) / len(pairs):.6f}",
@@ -271,16 +269,13 @@ def plots(records: List[Record], out: str) -> List[str]:
     where = os.path.join(out, "curves.csv").replace("'", "''")
 
     def pick(arm: str, y: str, x: str) -> str:
-        return (
-            f"'{where}' using (strcol(4) eq '{arm}' && strcol(1) eq '{config.optimizer}' && "
-            f"$2 == {config.nodes} && $3 == {config.steps} ? {x} : NaN):({y})"
-        )
+        return f"'{where}' using ($1 == 1 && strcol(2) eq '{arm}' ? {x} : NaN):({y})"
 
     lines = [
-        f"{pick(a, '$7', '$5')} with lines lw 1.5 lc rgb '{c}' title '{a}'" for a, c in zip(shown, COLORS)
+        f"{pick(a, '$5', '$3')} with lines lw 1.5 lc rgb '{c}' title '{a}'" for a, c in zip(shown, COLORS)
     ]
     by_bytes = [
-        f"{pick(a, '$6', '$9')} with lines lw {w} lc rgb '{c}' title '{a}'"
+        f"{pick(a, '$4', '$7')} with lines lw {w} lc rgb '{c}' title '{a}'"
         for a, c, w in zip(["exact", *shown], ("#c9d1d9", *COLORS), (4, *[1.5] * 8))
     ]
     times = [r for r in table if r.arm in shown]
