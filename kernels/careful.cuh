@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Encode unusual tiles: tiles with escapes, with groups too far apart for one scale, or with sums that
- * overflow. Also tiles of codec int8, and tiles whose type or alignment rules out whole pieces. A thread
+ * overflow. Also tiles of int6 and int8, and tiles whose type or alignment rules out whole pieces. A thread
  * still has a group, but its values lie in shared memory and it loops over them: the code is short rather
  * than fast.
  */
@@ -234,21 +234,22 @@ NB_DEV int nb_careful_exponent(uint32_t most)
 /* Write the codes of this thread's group to `codes` and its new residual. The row holds the coded domain's
  * values. Return the scale byte. *noise: the sum of the squared quantization errors. codes: null for a tile
  * of zeros. */
-NB_DEV uint32_t nb_careful_quantize(int type, const struct nb_gpu_desc *d, const struct nb_job *job, int int4, int wide,
-                                    int exponent, float *rows, uint32_t scale, float factor,
-                                    struct nb_careful_group *s, char *codes, float *noise)
+NB_DEV uint32_t nb_careful_quantize(int type, const struct nb_gpu_desc *d, const struct nb_job *job,
+                                    int bits_a_code, int wide, int exponent, float *rows, uint32_t scale,
+                                    float factor, struct nb_careful_group *s, char *codes, float *noise)
 {
     const uint32_t t = nb_thread();
+    const int int4 = bits_a_code == 4, int6 = bits_a_code == 6;
     const float low = int4 ? -8.0f : -127.0f, high = int4 ? 7.0f : 127.0f;
     float step = 0, inverse = 0;
-    uint32_t code = 0, word = 0;
+    uint32_t code = 0, word = 0, last[2] = {0, 0}; /* int6: codes 24 to 31 */
 
     if (s->max >= NB_FLUSH_BITS)
         code = wide ? nb_wide_code_of(s->max, exponent, !int4) : nb_code_of(s->max, exponent, !int4);
     if (code) {
         step = nb_scale_of(wide, code, exponent);
         if (!int4)
-            step = step * NB_INT8_STEP;
+            step = step * (int6 ? NB_INT6_STEP : NB_INT8_STEP);
         else if (!s->transform)
             step = step * 0.125f;
         if (int4 && s->positive) {
@@ -257,6 +258,13 @@ NB_DEV uint32_t nb_careful_quantize(int type, const struct nb_gpu_desc *d, const
         }
         inverse = nb_reciprocal(step);
     }
+    if (int6)
+        NB_ROLL
+        for (unsigned i = 0; i < 4; i++) {
+            const float low4 = NB_ROW(rows, 24 + i) * inverse, high4 = NB_ROW(rows, 28 + i) * inverse;
+            last[0] |= (nb_bits(low4 + NB_MAGIC) & 63) << 8 * i;
+            last[1] |= (nb_bits(high4 + NB_MAGIC) & 63) << 8 * i;
+        }
     float squares = 0;
     NB_ROLL
     for (unsigned i = 0; i < 32; i++) {
@@ -268,9 +276,11 @@ NB_DEV uint32_t nb_careful_quantize(int type, const struct nb_gpu_desc *d, const
         const float r = nb_fma(q, -step, y); /* the product is exact */
         NB_ROW(rows, i) = r;
         squares = squares + r * r;
-        word |= int4 ? (bits & 15) << 4 * (i % 8) : (bits & 255) << 8 * (i % 4);
+        word |= int4 ? (bits & 15) << 4 * (i % 8) : (bits & (int6 ? 63 : 255)) << 8 * (i % 4);
         if (i % (int4 ? 8 : 4) == (int4 ? 7u : 3u)) {
-            if (codes)
+            if (int6)
+                word |= ((i & 4 ? last[1] : last[0]) >> 2 * (i / 8) & 0x03030303u) << 6;
+            if (codes && !(int6 && i >= 24))
                 nb_store4(codes + (int4 ? i / 8 : i / 4) * 4, word);
             word = 0;
         }
@@ -349,6 +359,7 @@ NB_DEV void nb_careful(int type, const struct nb_gpu_desc *d, const struct nb_jo
     float *rows = (float *)stage, factor = 1, own2 = 0, error2 = 0;
     uint32_t scale = 0, most = 0, least, count = 0;
     int int4 = d->codec == NB_CODEC_INT4, wide = 0, exponent = NB_EXPONENT_MIN, fallback = 0;
+    const int fine = d->codec == NB_CODEC_INT6 ? 6 : 8; /* bits of a code, unless int4 */
     struct nb_careful_group s;
     char *dst = (char *)(uintptr_t)d->dst;
 
@@ -396,7 +407,7 @@ NB_DEV void nb_careful(int type, const struct nb_gpu_desc *d, const struct nb_jo
             wide = most >= NB_FLUSH_BITS && !nb_code_of(least, exponent, !int4);
         }
         const uint32_t body = int4 ? nb_round4(groups) + 4 * ((groups + 31) / 32) + 16 * groups
-                                   : nb_round4(groups) + 32 * groups;
+                                   : nb_round4(groups) + 4 * fine * groups;
         if (count <= (int4 ? NB_INT4_ESCAPES : NB_INT8_ESCAPES) &&
             (!count || NB_ESCAPE_BYTES * count + body <= groups * NB_GROUP * nb_type_bytes(type)))
             break;
@@ -406,12 +417,13 @@ NB_DEV void nb_careful(int type, const struct nb_gpu_desc *d, const struct nb_jo
         int4 = 0;
     }
     const int raw = fallback && (fallback == 2 || d->codec != NB_CODEC_INT4);
+    const int kind = (int4 ? NB_TILE_INT4 : fine == 6 ? NB_TILE_INT6 : NB_TILE_INT8) + wide;
     const int zero = !raw && most < NB_FLUSH_BITS && !count;
     const uint32_t before = NB_TILE_HEADER + NB_ESCAPE_BYTES * count;
     const uint32_t codes = before + nb_round4(groups) + (int4 ? 4 * ((groups + 31) / 32) : 0);
     const uint32_t bytes = raw    ? NB_TILE_HEADER + groups * NB_GROUP * nb_type_bytes(type)
                            : zero ? NB_TILE_HEADER
-                                  : codes + (int4 ? 16 : 32) * groups;
+                                  : codes + 4 * (int4 ? 4 : fine) * groups;
     if (t == 0)
         nb_publish(nb_states(d), job->ticket, nb_ticket_bytes(type, job) + bytes);
     if (t < 32)
@@ -422,8 +434,7 @@ NB_DEV void nb_careful(int type, const struct nb_gpu_desc *d, const struct nb_jo
     if (t == 0)
         nb_store4(dst, raw    ? (uint32_t)NB_TILE_RAW
                        : zero ? (uint32_t)NB_TILE_ZERO
-                              : (uint32_t)((int4 ? NB_TILE_INT4 : NB_TILE_INT8) + wide) | count << 8 |
-                                    (uint32_t)(exponent + 127) << 16);
+                              : (uint32_t)kind | count << 8 | (uint32_t)(exponent + 127) << 16);
     if (raw) {
         NB_ROLL
         for (uint32_t i = t; i < groups * NB_GROUP; i += NB_THREADS)
@@ -459,8 +470,8 @@ NB_DEV void nb_careful(int type, const struct nb_gpu_desc *d, const struct nb_jo
             nb_row_load(type, job, rows, s.escaped, unit);
             if (s.transform)
                 nb_row_transform(rows);
-            code = nb_careful_quantize(type, d, job, int4, wide, exponent, rows, scale, factor, &s,
-                                       zero ? (char *)0 : dst + codes + (int4 ? 16 : 32) * t, &noise);
+            code = nb_careful_quantize(type, d, job, int4 ? 4 : fine, wide, exponent, rows, scale, factor, &s,
+                                       zero ? (char *)0 : dst + codes + 4 * (int4 ? 4 : fine) * t, &noise);
             if (stats && s.max && !code)
                 nb_add64(&nb_control_of(d)->flushed, 1);
         }

@@ -48,15 +48,18 @@ NB_DEV uint32_t nb_record_bytes(int type, uint32_t codec, uint32_t header, uint3
 {
     const uint32_t kind = header & 0xff, escapes = header >> 8 & 0xff;
     const int exponent = (int)(header >> 16 & 0xff) - 127;
+    const uint32_t before = NB_TILE_HEADER + NB_ESCAPE_BYTES * escapes + nb_round4(groups);
     if (kind == NB_TILE_ZERO || kind == NB_TILE_RAW)
         return header >> 8 ? 0 : NB_TILE_HEADER + (kind == NB_TILE_RAW ? groups * NB_GROUP * nb_type_bytes(type) : 0);
     if (kind >= NB_TILE_KIND_COUNT || header >> 24 || exponent < NB_EXPONENT_MIN || exponent > NB_EXPONENT_MAX)
         return 0;
+    if (kind == NB_TILE_INT6 || kind == NB_TILE_INT6_WIDE)
+        return codec != NB_CODEC_INT6 ? 0 : before + 24 * groups;
     if (kind == NB_TILE_INT8 || kind == NB_TILE_INT8_WIDE)
-        return NB_TILE_HEADER + NB_ESCAPE_BYTES * escapes + nb_round4(groups) + 32 * groups;
+        return codec == NB_CODEC_INT6 ? 0 : before + 32 * groups;
     if (codec != NB_CODEC_INT4 || escapes > NB_INT4_ESCAPES)
         return 0;
-    return NB_TILE_HEADER + NB_ESCAPE_BYTES * escapes + nb_round4(groups) + 4 * ((groups + 31) / 32) + 16 * groups;
+    return before + 4 * ((groups + 31) / 32) + 16 * groups;
 }
 
 /* Return the groups of tile `tile` of the descriptor's span. */
@@ -80,8 +83,9 @@ NB_DEV void nb_index(int type, const struct nb_gpu_desc *d, const struct nb_job 
     uint32_t *place = nb_places(d, source, tiles), *progress = nb_progress(d) + source;
     uint64_t at = nb_round4(head * size);
     const uint64_t end = s.bytes - nb_round4(tail * size);
-    uint32_t tile = 0, guess = s.codec == NB_CODEC_INT4 ? usual
-                                                        : NB_TILE_HEADER + NB_TILE_GROUPS + 32 * NB_TILE_GROUPS;
+    const uint32_t bytes = s.codec == NB_CODEC_INT6 ? 24 : 32; /* of a group's codes */
+    const uint32_t fine = NB_TILE_HEADER + (1 + bytes) * NB_TILE_GROUPS;
+    uint32_t tile = 0, guess = s.codec == NB_CODEC_INT4 ? usual : fine;
     if (s.codec == NB_CODEC_RAW) {
         if (s.bytes != d->n * size && lane == 0)
             nb_fail(d, EBADMSG);

@@ -33,7 +33,8 @@ static uint64_t tiles_of(uint64_t n, uint64_t first)
 
 static int64_t plan_encode(struct nb_gpu_desc *d, uint64_t size)
 {
-    if ((d->codec != NB_CODEC_INT4 && d->codec != NB_CODEC_INT8) || d->every > 1u << 16)
+    if ((d->codec != NB_CODEC_INT4 && d->codec != NB_CODEC_INT6 && d->codec != NB_CODEC_INT8) ||
+        d->every > 1u << 16)
         return -EINVAL;
     if (d->mode != NB_EF_OFF &&
         (!d->err || !d->scale || (d->mode != NB_EF_FULL && d->mode != NB_EF_EMA) || !(d->bound >= 0) ||

@@ -38,8 +38,8 @@ NB_DEV struct nb_view nb_view_of(uint32_t header, const char *record, uint32_t g
 }
 
 /* Check the parts of a record that its length does not prove: padding, unused bits, escapes. Each thread
- * checks a part. 1: malformed. GET1 and GET4 read a byte or a word. */
-#define NB_CHECK_RECORD(v, groups, group0, GET1, GET4, bad)                                                            \
+ * checks a part. 1: malformed. GET1 and GET4 read a byte or a word, FINE a code of int6 or int8. */
+#define NB_CHECK_RECORD(v, groups, group0, GET1, GET4, FINE, bad)                                                      \
     do {                                                                                                               \
         const uint32_t t_ = nb_thread();                                                                               \
         const int int4_ = (v).kind == NB_TILE_INT4 || (v).kind == NB_TILE_INT4_WIDE;                                   \
@@ -60,10 +60,17 @@ NB_DEV struct nb_view nb_view_of(uint32_t header, const char *record, uint32_t g
                     (bad) |= (GET4((v).domain + 4 * (i_ / 1024)) >> i_ / 32 % 32 & 1) |                                \
                              (GET1((v).code + i_ / 2) >> i_ % 2 * 4 & 15);                                             \
                 else                                                                                                   \
-                    (bad) |= GET1((v).code + i_) != 0;                                                                 \
+                    (bad) |= FINE(v, i_) != 0;                                                                         \
             }                                                                                                          \
         }                                                                                                              \
     } while (0)
+
+#define NB_NO_FINE(v, i) 0 /* int4 records have none */
+
+NB_DEV int nb_is_int6(uint32_t kind)
+{
+    return kind == NB_TILE_INT6 || kind == NB_TILE_INT6_WIDE;
+}
 
 #define NB_SHARED1(p) (*(const uint8_t *)(p))
 #define NB_SHARED4(p) (*(const uint32_t *)(const void *)(p))
@@ -158,7 +165,7 @@ NB_DEV int nb_open_int4(const char *record, uint32_t header, uint32_t groups, ui
     }
     NB_RARE;
     const struct nb_view v = nb_view_of(header, record, groups);
-    NB_CHECK_RECORD(v, groups, group0, NB_SHARED1, NB_SHARED4, *bad);
+    NB_CHECK_RECORD(v, groups, group0, NB_SHARED1, NB_SHARED4, NB_NO_FINE, *bad);
     if (t >= groups)
         return 0;
     const uint32_t code = NB_SHARED1(v.scale + t);
@@ -311,6 +318,18 @@ NB_DEV void nb_turn(float *p)
         p[24 + i] = first[i];
 }
 
+/* Return the code of value i of an int6 or int8 record: of int6 the six bits, without extending the sign. */
+NB_DEV uint32_t nb_fine_code(struct nb_view v, uint32_t i)
+{
+    const char *six = v.code + 24 * (i / 32) + i % 8;
+
+    if (!nb_is_int6(v.kind))
+        return nb_load1(v.code + i);
+    if (i % 32 < 24)
+        return nb_load1(v.code + 24 * (i / 32) + i % 32) & 63;
+    return nb_load1(six) >> 6 | nb_load1(six + 8) >> 6 << 2 | nb_load1(six + 16) >> 6 << 4;
+}
+
 /* Add a record (or the values of a raw source) from its place in memory: all kinds but int4. Rare, so short
  * rather than fast. */
 NB_DEV void nb_add_other(int type, uint32_t header, const char *record, uint32_t groups, uint32_t group0, int escapes,
@@ -319,7 +338,7 @@ NB_DEV void nb_add_other(int type, uint32_t header, const char *record, uint32_t
     const uint32_t t = nb_thread();
     const struct nb_view v = nb_view_of(header, record, groups);
 
-    NB_CHECK_RECORD(v, groups, group0, nb_load1, nb_load4, *bad);
+    NB_CHECK_RECORD(v, groups, group0, nb_load1, nb_load4, nb_fine_code, *bad);
     if (t >= groups || v.kind == NB_TILE_ZERO)
         return;
     if (v.kind == NB_TILE_RAW) {
@@ -333,10 +352,25 @@ NB_DEV void nb_add_other(int type, uint32_t header, const char *record, uint32_t
         return;
     }
     const uint32_t code = nb_load1(v.scale + t);
-    const float step = nb_scale_of(v.kind == NB_TILE_INT8_WIDE, code & 127, v.exponent) * NB_INT8_STEP;
+    const int six = nb_is_int6(v.kind), wide = v.kind == NB_TILE_INT8_WIDE || v.kind == NB_TILE_INT6_WIDE;
+    const float step = nb_scale_of(wide, code & 127, v.exponent) * (six ? NB_INT6_STEP : NB_INT8_STEP);
+    const char *codes = v.code + (six ? 24 : 32) * t;
+    uint32_t last[2] = {0, 0}; /* int6: codes 24 to 31, of which each eight codes before carry two bits */
     NB_ROLL
     for (unsigned k = 0; k < 4; k++) {
-        const uint32_t word[2] = {nb_load4(v.code + 32 * t + 8 * k), nb_load4(v.code + 32 * t + 8 * k + 4)};
+        uint32_t word[2] = {last[0], last[1]};
+        if (!six || k < 3) {
+            word[0] = nb_load4(codes + 8 * k);
+            word[1] = nb_load4(codes + 8 * k + 4);
+        }
+        if (six) {
+            NB_UNROLL
+            for (unsigned h = 0; h < 2; h++) {
+                last[h] |= (word[h] >> 6 & 0x03030303u) << 2 * k;
+                word[h] = (word[h] & 0x3f3f3f3fu) ^ 0x20202020u; /* extends the sign, in each byte */
+                word[h] = ((word[h] | 0x80808080u) - 0x20202020u) ^ 0x80808080u;
+            }
+        }
         NB_UNROLL
         for (unsigned b = 0; b < 8; b++)
             p[b] = nb_fma(nb_from_int((int8_t)(word[b / 4] >> 8 * (b % 4))), step, p[b]);

@@ -332,7 +332,7 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
                 nb_add_other(type, NB_TILE_RAW,
                              (const char *)(uintptr_t)(w.from + job->at * nb_type_bytes(type)) - NB_TILE_HEADER, groups,
                              job->group0, 1, p, &bad);
-            else if (w.codec == NB_CODEC_INT8 && w.bytes > NB_TILE_HEADER)
+            else if ((w.codec == NB_CODEC_INT8 || w.codec == NB_CODEC_INT6) && w.bytes > NB_TILE_HEADER)
                 nb_add_other(type, nb_load4((const void *)(uintptr_t)w.from), (const char *)(uintptr_t)w.from, groups,
                              job->group0, !decode, p, &bad);
         }

@@ -48,6 +48,7 @@ enum nb_codec {
     NB_CODEC_INT8 = 2,
     NB_CODEC_ULP = 3,
     NB_CODEC_DELTA4 = 4,
+    NB_CODEC_INT6 = 5,
     NB_CODEC_COUNT
 };
 
@@ -127,7 +128,7 @@ struct nb_encode_stats {
  * both. */
 void nb_encode_stats_add(struct nb_encode_stats *to, const struct nb_encode_stats *from);
 
-/* ---- Quantizing codecs (int4, int8, raw) ------------------------------------------------------------ */
+/* ---- Quantizing codecs (int4, int6, int8, raw) ------------------------------------------------------ */
 
 /* Return an upper bound of the coded length in bytes of any span of n values, whatever its `first`. Return 0
  * for unknown arguments, for codecs that need a reference, and for more values than a span may have
@@ -135,6 +136,7 @@ void nb_encode_stats_add(struct nb_encode_stats *to, const struct nb_encode_stat
  *   int4  4-bit codes after a Hadamard transform of the groups that gain by it (SDP4Bit, arXiv 2410.15526),
  *         8-bit scales of groups below one scale of the tile, 4.29 bits a value in all
  *   int8  8-bit codes without transform
+ *   int6  6-bit codes without transform
  *   raw   the values */
 size_t nb_encode_bound(enum nb_codec codec, enum nb_dtype type, size_t n);
 
@@ -156,17 +158,17 @@ int nb_decode(enum nb_codec codec, enum nb_dtype type, const void *coded, size_t
 
 /* One contribution to a sum: a span as nb_encode made it. */
 struct nb_source {
-    enum nb_codec codec; /* RAW, INT4 or INT8 */
+    enum nb_codec codec; /* RAW, INT4, INT6 or INT8 */
     const void *coded;   /* owned by the caller, read during the call only */
     size_t len;          /* bytes */
 };
 
 #define NB_MAX_SOURCES 4096u /* of one sum */
 
-/* Decode and sum: dst[i] = round(((sum of int4 sources) + (sum of int8 and raw sources)) + own[i]), in FP32.
+/* Decode and sum: dst[i] = round(((sum of int4 sources) + (sum of other sources)) + own[i]), in FP32.
  * The order is fixed and decides the bits of the result. First come the int4 sources in array order, plain
  * and transform domain apart: the latter's sum is transformed back once and added to the former's. Then come
- * the int8 and raw sources in array order, and last `own`. Each result is rounded once to `type`. All sources
+ * the int6, int8 and raw sources in array order, and last `own`. Each result is rounded once to `type`. All sources
  * hold n values of `type` from `first`. `own` holds values of `type`, may be NULL, and may equal dst. One
  * source with own == dst is decode-and-add. Return 0, -EINVAL for more than NB_MAX_SOURCES sources, an
  * unknown type or another codec, or -EBADMSG for malformed bytes or lengths: dst is then unspecified. */

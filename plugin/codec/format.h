@@ -19,7 +19,7 @@
 #define NB_STATIC_ASSERT _Static_assert
 #endif
 #define NB_GROUP_IS_32(what) NB_STATIC_ASSERT(NB_GROUP == 32, "written for groups of 32 values: " what)
-NB_GROUP_IS_32("record sizes: 16 bytes of int4 codes and 32 of int8 codes a group");
+NB_GROUP_IS_32("record sizes: 16 bytes of int4 codes, 24 of int6 and 32 of int8 codes a group");
 
 /* First byte of a tile record. */
 enum nb_tile_kind {
@@ -29,13 +29,15 @@ enum nb_tile_kind {
     NB_TILE_INT8 = 3,
     NB_TILE_INT8_WIDE = 4,
     NB_TILE_RAW = 5,
+    NB_TILE_INT6 = 6,
+    NB_TILE_INT6_WIDE = 7,
     NB_TILE_KIND_COUNT
 };
 
 #define NB_TILE_HEADER 4u
 #define NB_ESCAPE_BYTES 8u
 #define NB_INT4_ESCAPES 3u   /* most escapes of an int4 tile */
-#define NB_INT8_ESCAPES 255u /* of an int8 tile */
+#define NB_INT8_ESCAPES 255u /* of an int6 or int8 tile */
 
 #define NB_ESCAPE_BITS 0x71800000u /* 2^100: magnitudes from here on are always escapes */
 #define NB_FLUSH_BITS 0x0f800000u  /* 2^-96: groups below are zeros, residuals below are dropped */
@@ -50,7 +52,10 @@ enum nb_tile_kind {
 #define NB_FLAT 0.875f /* in a flat group the larger of each pair is above this fraction of its maximum */
 #define NB_ROOM 0x1.24924ap0f /* 8/7: codes reach -8, but only +7 */
 
+/* Steps of int8 and int6 as fractions of the group's scale. With scales rounded up, no code exceeds 127 or
+ * 31. */
 #define NB_INT8_STEP (129.0f / 16384.0f)
+#define NB_INT6_STEP (131.0f / 4096.0f)
 
 /* Residual energies of a tile below this count as 0: they consist of denormal floats. */
 #define NB_LEAST_CARRIED 0x1p-100f
@@ -69,6 +74,11 @@ NB_INLINE size_t nb_int4_body(unsigned groups)
 NB_INLINE size_t nb_int8_body(unsigned groups)
 {
     return nb_pad4(groups) + 32u * groups;
+}
+
+NB_INLINE size_t nb_int6_body(unsigned groups)
+{
+    return nb_pad4(groups) + 24u * groups;
 }
 
 /* Return the exponent of the tile's scale for the largest group maximum (bits of a finite float, >=
@@ -205,6 +215,7 @@ struct nb_tile_view {
     const uint8_t *domain; /* int4: a bit for each group, set when transformed */
     const uint8_t *code;   /* codes, or the values of a raw tile */
     float unit;            /* 2^E */
+    float fine;            /* int6, int8: the step as a fraction of a group's scale */
 };
 
 #endif

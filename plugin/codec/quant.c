@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The codecs without a reference: raw, int4 and int8. This file checks their arguments and has their rows.
- * The spans of the selected variant do the work (span.c).
+ * The codecs without a reference: raw, int4, int6 and int8. This file checks their arguments and has their
+ * rows. The spans of the selected variant do the work (span.c).
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -82,7 +82,7 @@ const struct nb_codec_row nb_row_raw = {
     .decode = raw_decode,
 };
 
-/* ---- int4, int8 ------------------------------------------------------------------------------------ */
+/* ---- int4, int6, int8 ------------------------------------------------------------------------------ */
 
 static size_t tiled_bound(unsigned format, size_t bytes)
 {
@@ -114,8 +114,7 @@ static ssize_t tiled_encode(const struct nb_encoding *e)
         e->stats->values += n;
     const struct nb_span_ops *span = &nb_variant()->span;
     const nb_fp_environment fp = nb_fp_enter();
-    const size_t length =
-        span->encode(span, e->codec->transformed, type, e->src, n, e->first, ef, e->dst, e->stats);
+    const size_t length = span->encode(span, e->codec->bits, type, e->src, n, e->first, ef, e->dst, e->stats);
     nb_fp_leave(fp);
     return (ssize_t)length;
 }
@@ -149,6 +148,21 @@ const struct nb_codec_row nb_row_int4 = {
     .encode = tiled_encode,
     .decode = tiled_decode,
     .record = nb_record_int4,
+};
+
+const struct nb_codec_row nb_row_int6 = {
+    .name = "int6",
+    .code = NB_CODEC_INT6,
+    .format = NB_FORMAT_VALUES,
+    .lossy = true,
+    .bits = 6,
+    .exact = NB_CODEC_RAW,
+    .finer = NB_CODEC_INT8,
+    .loss = "within 1/62 of the largest of 32 neighbours",
+    .bound = tiled_bound,
+    .encode = tiled_encode,
+    .decode = tiled_decode,
+    .record = nb_record_int6,
 };
 
 const struct nb_codec_row nb_row_int8 = {

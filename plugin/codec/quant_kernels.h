@@ -287,7 +287,7 @@ NB_FN float nb_k_quantize(bool int4, bool feedback, const struct nb_tile_job *jo
         if (code) {
             step = nb_scale_table[work->wide][code] * tile_unit;
             if (!int4)
-                step = step * NB_INT8_STEP;
+                step = step * work->fine;
             else if (!transform)
                 step = step * 0.125f;
             if (negate) /* the extreme value becomes -8 */
@@ -357,7 +357,7 @@ NB_FN bool nb_k_dequantize(const struct nb_tile_view *view, unsigned j, float *r
     if (view->kind == NB_TILE_INT8 || view->kind == NB_TILE_INT8_WIDE) {
         int8_t raw[NB_GROUP];
         memcpy(raw, view->code + 32 * j, sizeof raw);
-        step *= NB_INT8_STEP;
+        step *= view->fine;
         for (unsigned i = 0; i < NB_GROUP; i++)
             x[i] = 0.0f + (float)raw[i] * step;
         return false;

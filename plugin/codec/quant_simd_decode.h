@@ -24,7 +24,7 @@ NB_FN void nb_s_steps(bool int4, const struct nb_tile_view *view, float back, fl
             vi sign = vi_slli(vi_srli(code, 7), 31);
             value = vf_cast(vi_or(vi_cast(vf_mul(value, vf_cast(factor))), sign));
         } else {
-            value = vf_mul(value, vf_set1(NB_INT8_STEP));
+            value = vf_mul(value, vf_set1(view->fine));
         }
         vf_store(step + j, value);
     }

@@ -347,7 +347,7 @@ NB_FN unsigned nb_s_scales(bool int4, const struct nb_tile_work *work, unsigned 
         scale = vf_cast(vi_or(vi_blend(transform, vi_cast(plain), vi_cast(scale)), sign));
         code = vi_or(code, vi_srli(sign, 24));
     } else {
-        scale = vf_mul(scale, vf_set1(NB_INT8_STEP));
+        scale = vf_mul(scale, vf_set1(work->fine));
     }
     vf_store(step, scale);
     vf_store(inverse, vf_cast(vi_blend(coded, zero, vi_cast(vf_div(vf_set1(1.0f), scale)))));

@@ -90,7 +90,8 @@ struct nb_codec_row {
     X(NB_CODEC_INT4, nb_row_int4) \
     X(NB_CODEC_INT8, nb_row_int8) \
     X(NB_CODEC_ULP, nb_row_ulp) \
-    X(NB_CODEC_DELTA4, nb_row_delta4)
+    X(NB_CODEC_DELTA4, nb_row_delta4) \
+    X(NB_CODEC_INT6, nb_row_int6)
 
 #define NB_CODEC_DECLARE(code, row) extern const struct nb_codec_row row;
 NB_CODEC_ROWS(NB_CODEC_DECLARE)

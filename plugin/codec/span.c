@@ -19,15 +19,17 @@ static bool all_idle(const struct nb_tile_job *job, const struct nb_tile_work *w
     return true;
 }
 
-/* Write the record of a tile as int4 or int8. Return 0 when it has too many escapes for that. */
-static size_t encode_as(const struct nb_tile_ops *ops, struct nb_tile_job *job, bool int4,
+/* Write the record of a tile with codes of `bits` bits. Return 0 when it has too many escapes for that. */
+static size_t encode_as(const struct nb_tile_ops *ops, struct nb_tile_job *job, unsigned bits,
                         struct nb_tile_work *work, uint8_t *dst, struct nb_encode_stats *stats)
 {
-    unsigned groups = job->groups;
-    size_t body = int4 ? nb_int4_body(groups) : nb_int8_body(groups);
+    const unsigned groups = job->groups;
+    const bool int4 = bits == 4, int6 = bits == 6;
+    const size_t body = int4 ? nb_int4_body(groups) : int6 ? nb_int6_body(groups) : nb_int8_body(groups);
 
     job->int4 = int4;
     job->split = ops->split;
+    work->fine = int6 ? NB_INT6_STEP : NB_INT8_STEP;
     const enum nb_survey rest = ops->survey(job, work);
     if (rest != NB_SURVEY_DONE && nb_tile_survey(job, work, rest))
         return 0;
@@ -50,7 +52,7 @@ static size_t encode_as(const struct nb_tile_ops *ops, struct nb_tile_job *job, 
         nb_put32(dst, NB_TILE_ZERO);
         return NB_TILE_HEADER;
     }
-    dst[0] = (uint8_t)((int4 ? NB_TILE_INT4 : NB_TILE_INT8) + work->wide);
+    dst[0] = (uint8_t)((int4 ? NB_TILE_INT4 : int6 ? NB_TILE_INT6 : NB_TILE_INT8) + work->wide);
     dst[1] = (uint8_t)work->escapes;
     dst[2] = (uint8_t)(work->exponent + 127);
     dst[3] = 0;
@@ -69,7 +71,10 @@ static size_t encode_as(const struct nb_tile_ops *ops, struct nb_tile_job *job, 
         memset(domains, 0, (size_t)(codes - domains));
     }
     memset(scales + groups, 0, nb_pad4(groups) - groups);
-    float noise = ops->quantize(job, work, scales, domains, codes, stats);
+    uint8_t bytes[NB_TILE];
+    const float noise = ops->quantize(job, work, scales, domains, int6 ? bytes : codes, stats);
+    if (int6)
+        nb_pack6(bytes, groups, codes);
     if (job->measure)
         stats->noise2 += noise;
     if (max < NB_FLUSH_BITS && !work->escapes) { /* every group flushed */
@@ -110,7 +115,7 @@ static unsigned count_nonfinite(enum nb_dtype type, const uint8_t *src, unsigned
     return count;
 }
 
-size_t nb_span_encode(const struct nb_span_ops *self, bool int4, enum nb_dtype type, const uint8_t *src,
+size_t nb_span_encode(const struct nb_span_ops *self, unsigned bits, enum nb_dtype type, const uint8_t *src,
                       size_t n, uint64_t first, const struct nb_ef *ef, uint8_t *dst,
                       struct nb_encode_stats *stats)
 {
@@ -138,12 +143,12 @@ size_t nb_span_encode(const struct nb_span_ops *self, bool int4, enum nb_dtype t
             job.beta = ef->beta;
             job.bound = ef->bound;
         }
-        size_t length = encode_as(self->tile, &job, int4, &work, dst, stats);
+        size_t length = encode_as(self->tile, &job, bits, &work, dst, stats);
         if (!length) {
             if (stats)
                 stats->fallback++;
-            if (int4)
-                length = encode_as(self->tile, &job, false, &work, dst, stats);
+            if (bits == 4)
+                length = encode_as(self->tile, &job, 8, &work, dst, stats);
             if (!length) {
                 if (stats)
                     stats->bounded += work.factor != 1.0f;
@@ -181,11 +186,22 @@ static bool quantized(const struct nb_tile_view *view)
     return view->kind != NB_TILE_RAW && view->kind != NB_TILE_ZERO;
 }
 
+/* Unpack the codes of an int6 record to `codes`, so that the variant reads them as int8's. */
+static void widen(struct nb_tile_view *view, uint8_t codes[NB_TILE])
+{
+    if (view->kind != NB_TILE_INT6 && view->kind != NB_TILE_INT6_WIDE)
+        return;
+    nb_unpack6(view->code, view->groups, codes);
+    view->code = codes;
+    view->kind = view->kind == NB_TILE_INT6 ? NB_TILE_INT8 : NB_TILE_INT8_WIDE;
+}
+
 int nb_span_decode(const struct nb_span_ops *self, nb_record_fn *record, enum nb_dtype type,
                    const uint8_t *coded, size_t len, size_t n, uint64_t first, uint8_t *dst)
 {
     struct nb_span span = nb_span_cut(n, first);
     size_t size = nb_value_bytes(type), done = 0;
+    uint8_t codes[NB_TILE];
 
     if (partial_check(type, coded, len, span.head))
         return -EBADMSG;
@@ -200,6 +216,7 @@ int nb_span_decode(const struct nb_span_ops *self, nb_record_fn *record, enum nb
         ssize_t used = record(type, coded, len, group0, groups, &view);
         if (used < 0)
             return (int)used;
+        widen(&view, codes);
         size_t bytes = groups * NB_GROUP * size;
         if (view.kind == NB_TILE_RAW)
             memcpy(dst, view.code, bytes);
@@ -229,6 +246,7 @@ struct sums {
     float plain[NB_TILE] __attribute__((aligned(64)));
     float coeff[NB_TILE] __attribute__((aligned(64)));
     uint8_t any[NB_TILE_GROUPS];
+    uint8_t codes[NB_TILE]; /* of an int6 record */
 };
 
 /* The read position of each source, and the order: sources of transformed codecs come first. */
@@ -322,6 +340,7 @@ static int reduce_tile(const struct nb_tile_ops *ops, enum nb_dtype type, struct
         int result = next_record(type, c, 0, group0, groups, &view);
         if (result)
             return result;
+        widen(&view, sums->codes);
         if (quantized(&view) && !view.escapes) {
             ops->decode(type, &view, own, dst);
             return 0;
@@ -340,6 +359,7 @@ static int reduce_tile(const struct nb_tile_ops *ops, enum nb_dtype type, struct
         int result = next_record(type, c, c->order[k], group0, groups, &view);
         if (result)
             return result;
+        widen(&view, sums->codes);
         if (view.kind != NB_TILE_ZERO) {
             ops->add(type, &view, sums->plain, sums->coeff, sums->any);
             add_escapes(&view, group0, ops->split, sums->plain);

@@ -12,8 +12,8 @@
 /* The operations that dispatch.c builds for each variant. Callers have checked the arguments: known type, n
  * >= 1, valid residuals, dst large enough, default floating-point environment. */
 struct nb_span_ops {
-    /* Encode as int4, else as int8. `ef` and `stats` may be NULL. Return the coded length. */
-    size_t (*encode)(const struct nb_span_ops *self, bool int4, enum nb_dtype type, const uint8_t *src,
+    /* Encode with codes of `bits` bits: 4, 6 or 8. `ef` and `stats` may be NULL. Return the coded length. */
+    size_t (*encode)(const struct nb_span_ops *self, unsigned bits, enum nb_dtype type, const uint8_t *src,
                      size_t n, uint64_t first, const struct nb_ef *ef, uint8_t *dst,
                      struct nb_encode_stats *stats);
     /* Decode records that `record` parses. Return 0 or -EBADMSG. */
@@ -27,7 +27,7 @@ struct nb_span_ops {
 };
 
 /* These three operations, over self->tile. */
-size_t nb_span_encode(const struct nb_span_ops *self, bool int4, enum nb_dtype type, const uint8_t *src,
+size_t nb_span_encode(const struct nb_span_ops *self, unsigned bits, enum nb_dtype type, const uint8_t *src,
                       size_t n, uint64_t first, const struct nb_ef *ef, uint8_t *dst,
                       struct nb_encode_stats *stats);
 int nb_span_decode(const struct nb_span_ops *self, nb_record_fn *record, enum nb_dtype type,

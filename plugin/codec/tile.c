@@ -52,12 +52,52 @@ const float nb_scale_table[2][128] = {
 
 /* ---- Pieces of the format --------------------------------------------------------------------------- */
 
+#define SIX(byte) (UINT64_C(0x0101010101010101) * (byte)) /* the byte eight times */
+
 static bool all_zero(const uint8_t *p, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
         if (p[i])
             return false;
     return true;
+}
+
+void nb_pack6(const uint8_t *codes, unsigned groups, uint8_t *packed)
+{
+    for (unsigned j = 0; j < groups; j++) {
+        uint64_t c[4], out[3];
+        memcpy(c, codes + 32 * j, sizeof c);
+        for (unsigned k = 0; k < 3; k++)
+            out[k] = (c[k] & SIX(0x3f)) | (c[3] << (6 - 2 * k) & SIX(0xc0));
+        memcpy(packed + 24 * j, out, sizeof out);
+    }
+}
+
+void nb_unpack6(const uint8_t *packed, unsigned groups, uint8_t *codes)
+{
+    for (unsigned j = 0; j < groups; j++) {
+        uint64_t in[3], c[4];
+        memcpy(in, packed + 24 * j, sizeof in);
+        c[3] = (in[0] >> 6 & SIX(0x03)) | (in[1] >> 4 & SIX(0x0c)) | (in[2] >> 2 & SIX(0x30));
+        for (unsigned k = 0; k < 3; k++)
+            c[k] = in[k] & SIX(0x3f);
+        for (unsigned k = 0; k < 4; k++) /* extends the sign, in each byte */
+            c[k] = (((c[k] ^ SIX(0x20)) | SIX(0x80)) - SIX(0x20)) ^ SIX(0x80);
+        memcpy(codes + 32 * j, c, sizeof c);
+    }
+}
+
+/* Return the int6 code of value i of a group, 0 to 63. */
+static unsigned code6(const uint8_t *packed, unsigned i)
+{
+    const unsigned k = i % 8;
+    return i < 24 ? packed[i] & 63u
+                  : (unsigned)(packed[k] >> 6 | packed[8 + k] >> 6 << 2 | packed[16 + k] >> 6 << 4);
+}
+
+static bool is_int6(enum nb_tile_kind kind)
+{
+    return kind == NB_TILE_INT6 || kind == NB_TILE_INT6_WIDE;
 }
 
 static bool is_int4(enum nb_tile_kind kind)
@@ -78,16 +118,18 @@ static bool escapes_valid(const struct nb_tile_view *v, unsigned group0)
         next = index + 1;
         index -= group0 * NB_GROUP;
         unsigned j = index / NB_GROUP, i = index % NB_GROUP;
-        if (is_int4(v->kind)
-                ? (v->domain[j / 8] >> j % 8 & 1) || (v->code[16 * j + i / 2] >> (i % 2 * 4) & 15)
-                : v->code[index] != 0)
+        const uint8_t *code = v->code;
+        if (is_int4(v->kind)   ? (v->domain[j / 8] >> j % 8 & 1) || (code[16 * j + i / 2] >> (i % 2 * 4) & 15)
+            : is_int6(v->kind) ? code6(code + 24 * j, i) != 0
+                               : code[NB_GROUP * j + i] != 0)
             return false;
     }
     return true;
 }
 
-NB_INLINE ssize_t parse(bool int4, enum nb_dtype type, const uint8_t *p, size_t len, unsigned group0,
-                        unsigned groups, struct nb_tile_view *view)
+/* Parse a record of codec `codec`. */
+NB_INLINE ssize_t parse(enum nb_codec codec, enum nb_dtype type, const uint8_t *p, size_t len,
+                        unsigned group0, unsigned groups, struct nb_tile_view *view)
 {
     if (len < NB_TILE_HEADER || p[3])
         return -EBADMSG;
@@ -107,13 +149,25 @@ NB_INLINE ssize_t parse(bool int4, enum nb_dtype type, const uint8_t *p, size_t 
         return (ssize_t)(NB_TILE_HEADER + bytes);
     case NB_TILE_INT4:
     case NB_TILE_INT4_WIDE:
-        if (!int4)
+        if (codec != NB_CODEC_INT4)
             return -EBADMSG;
         bytes = nb_int4_body(groups);
         most = NB_INT4_ESCAPES;
         break;
+    case NB_TILE_INT6:
+    case NB_TILE_INT6_WIDE:
+        if (codec != NB_CODEC_INT6)
+            return -EBADMSG;
+        bytes = nb_int6_body(groups);
+        v.fine = NB_INT6_STEP;
+        break;
     case NB_TILE_INT8:
-    case NB_TILE_INT8_WIDE: bytes = nb_int8_body(groups); break;
+    case NB_TILE_INT8_WIDE:
+        if (codec == NB_CODEC_INT6)
+            return -EBADMSG;
+        bytes = nb_int8_body(groups);
+        v.fine = NB_INT8_STEP;
+        break;
     default: return -EBADMSG;
     }
     bytes += NB_TILE_HEADER + NB_ESCAPE_BYTES * v.escapes;
@@ -139,13 +193,19 @@ NB_INLINE ssize_t parse(bool int4, enum nb_dtype type, const uint8_t *p, size_t 
 ssize_t nb_record_int4(enum nb_dtype type, const uint8_t *p, size_t len, unsigned group0, unsigned groups,
                        struct nb_tile_view *view)
 {
-    return parse(true, type, p, len, group0, groups, view);
+    return parse(NB_CODEC_INT4, type, p, len, group0, groups, view);
+}
+
+ssize_t nb_record_int6(enum nb_dtype type, const uint8_t *p, size_t len, unsigned group0, unsigned groups,
+                       struct nb_tile_view *view)
+{
+    return parse(NB_CODEC_INT6, type, p, len, group0, groups, view);
 }
 
 ssize_t nb_record_int8(enum nb_dtype type, const uint8_t *p, size_t len, unsigned group0, unsigned groups,
                        struct nb_tile_view *view)
 {
-    return parse(false, type, p, len, group0, groups, view);
+    return parse(NB_CODEC_INT8, type, p, len, group0, groups, view);
 }
 
 size_t nb_partial_encode(enum nb_dtype type, const uint8_t *src, size_t count, uint64_t first,

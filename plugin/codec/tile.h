@@ -11,12 +11,19 @@
 
 #include "codec/format.h"
 
-/* Parsers of tile records (nb_record_fn of codec/row.h). An int4 span may contain int8 records. An int8 span
- * contains int8 records only. */
+/* Parsers of tile records (nb_record_fn of codec/row.h). An int4 span may contain int8 records. An int6 or
+ * int8 span contains its own records only. */
 ssize_t nb_record_int4(enum nb_dtype type, const uint8_t *p, size_t len, unsigned group0, unsigned groups,
+                       struct nb_tile_view *view);
+ssize_t nb_record_int6(enum nb_dtype type, const uint8_t *p, size_t len, unsigned group0, unsigned groups,
                        struct nb_tile_view *view);
 ssize_t nb_record_int8(enum nb_dtype type, const uint8_t *p, size_t len, unsigned group0, unsigned groups,
                        struct nb_tile_view *view);
+
+/* Pack int6 codes of whole groups, a byte each, to 24 bytes a group, and back (docs/wire-format.md, section
+ * 4). All variants quantize to bytes and read bytes, so int6 shares their code for int8. */
+void nb_pack6(const uint8_t *codes, unsigned groups, uint8_t *packed);
+void nb_unpack6(const uint8_t *packed, unsigned groups, uint8_t *codes);
 
 /* Unroll a loop, so that its values stay in registers. */
 #if defined(__clang__)
@@ -35,7 +42,7 @@ ssize_t nb_record_int8(enum nb_dtype type, const uint8_t *p, size_t len, unsigne
 /* The full groups of one tile that a span covers. */
 struct nb_tile_job {
     enum nb_dtype type;
-    bool int4; /* else int8 */
+    bool int4; /* else codes are bytes: int8, and int6 before packing */
     const uint8_t *src;
     unsigned groups, group0; /* number of groups, and the first one's index in the tile */
     int8_t *err;             /* residuals of the first value and group. NULL: none */
@@ -74,6 +81,7 @@ struct nb_tile_work {
     float own2[NB_TILE_GROUPS];         /* squares of the groups' values, */
     float error2[NB_TILE_GROUPS];       /* and of their residuals before the factor */
     float noise2;                       /* of the second half, for the variant's own use */
+    float fine;                         /* codes in bytes: the step as a fraction of a group's scale */
     unsigned lanes;                     /* batch size of quant_lanes_survey.h, else 0 */
     bool doubt; /* the bound was near in the last tile: estimates would not suffice. False at first */
     float signal2, carried2; /* sums of squares of values and of residuals as used */
@@ -211,9 +219,9 @@ NB_INLINE bool nb_group_zeros(enum nb_dtype type, const struct nb_tile_job *job,
 struct nb_tile_ops {
     /* First half: factor, domains, maxima. nb_tile_survey completes it as the result asks. */
     enum nb_survey (*survey)(const struct nb_tile_job *job, struct nb_tile_work *work);
-    /* Second half, for `groups` groups: write scale codes, domain bits and codes to `scales`, `domains` and
-     * `codes`, and new residuals. Return the sum of squared errors (0 unless job->measure) and add to
-     * stats->flushed. */
+    /* Second half, for `groups` groups: write scale codes, domain bits and codes (int6: still in bytes) to
+     * `scales`, `domains` and `codes`, and new residuals. Return the sum of squared errors (0 unless
+     * job->measure) and add to stats->flushed. */
     float (*quantize)(const struct nb_tile_job *job, struct nb_tile_work *work, uint8_t *scales,
                       uint8_t *domains, uint8_t *codes, struct nb_encode_stats *stats);
     /* dst = round(values of the record, + own unless NULL), without escapes. For neither raw nor zero

@@ -21,7 +21,7 @@ def main() -> int:
         print("NumPy is missing, so nothing is tried: pip install numpy")
         return 1
     values = [numpy.random.default_rng(node).standard_normal(VALUES, dtype=numpy.float32) for node in range(4)]
-    for codec in ("int4", "int8"):
+    for codec in ("int4", "int6", "int8"):
         coded = encode(values[0], codec)
         error = decode(coded, numpy.empty_like(values[0]), codec) - values[0]
         print(f"{codec}: {8 * len(coded) / VALUES:.2f} bits a value, NMSE {float((error ** 2).sum() / (values[0] ** 2).sum()):.2g}")

@@ -8,7 +8,7 @@ from typing import Optional
 from . import _library
 from ._arrays import TYPES, Array, View
 
-CODECS = {"raw": 0, "int4": 1, "int8": 2}
+CODECS = {"raw": 0, "int4": 1, "int6": 5, "int8": 2}
 
 
 def _codec(name: str) -> int:

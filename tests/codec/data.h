@@ -11,8 +11,14 @@
 #include <string.h>
 
 #include "codec/fp.h"
+#include "nibble/codec.h"
 
 #define NB_UNUSED __attribute__((unused))
+
+/* The codecs with tiles, int4 as often as the others together. */
+enum { TILED = 4 };
+static const enum nb_codec tiled[TILED] NB_UNUSED = {NB_CODEC_INT4, NB_CODEC_INT8, NB_CODEC_INT6,
+                                                     NB_CODEC_INT4};
 
 struct rng {
     uint64_t s;

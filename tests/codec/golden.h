@@ -36,6 +36,9 @@ static const struct golden_case golden_cases[] = {
     {NB_CODEC_INT8, NB_F32, 640, 0, NB_EF_OFF, 4},       {NB_CODEC_INT4, NB_F32, 20, 40, NB_EF_FULL, 0},
     {NB_CODEC_INT4, NB_BF16, 1500, 40, NB_EF_FULL, 7},   {NB_CODEC_INT4, NB_F32, 700, 0, NB_EF_EMA, 7},
     {NB_CODEC_INT8, NB_F16, 700, 5, NB_EF_FULL, 7},      {NB_CODEC_INT4, NB_F32, 700, 5, NB_EF_FULL, 8},
+    {NB_CODEC_INT6, NB_BF16, 4096, 0, NB_EF_OFF, 0},     {NB_CODEC_INT6, NB_BF16, 700, 4000, NB_EF_FULL, 7},
+    {NB_CODEC_INT6, NB_F32, 300, 5, NB_EF_EMA, 2},       {NB_CODEC_INT6, NB_F16, 333, 77, NB_EF_FULL, 0},
+    {NB_CODEC_INT6, NB_F32, 640, 0, NB_EF_OFF, 4},       {NB_CODEC_INT6, NB_F32, 256, 0, NB_EF_FULL, 3},
 };
 
 enum { GOLDEN_CASES = sizeof golden_cases / sizeof *golden_cases, GOLDEN_MOST = 4096 + 64 };

@@ -53,6 +53,17 @@ static ssize_t read_tile(nb_record_fn *record, enum nb_dtype type, const uint8_t
             plain[i] = 0.0f + value;
         }
     }
+    if (view.kind == NB_TILE_INT6 || view.kind == NB_TILE_INT6_WIDE)
+        for (unsigned i = 0; i < groups * NB_GROUP; i++) {
+            const unsigned j = i / NB_GROUP, k = i % NB_GROUP;
+            const uint8_t *code = view.code + 24 * j;
+            int q = k < 24 ? code[k] & 63 : 0;
+            for (unsigned part = 0; part < 3 && k >= 24; part++)
+                q |= code[8 * part + k - 24] >> 6 << 2 * part;
+            const float unit = nb_scale_value(view.kind == NB_TILE_INT6_WIDE, view.scale[j] & 127, view.unit);
+            const float value = (float)(q > 31 ? q - 64 : q) * (unit * NB_INT6_STEP);
+            plain[i] = 0.0f + value;
+        }
     for (unsigned k = 0; k < view.escapes; k++)
         plain[nb_get16(view.escape + 8 * k) - 32 * group0] = nb_bits_f32(nb_get32(view.escape + 8 * k + 4));
     return used;

@@ -304,14 +304,17 @@ static void store_error(const struct ref_tile *t, unsigned j, const float *x, in
 }
 
 /* Quantize the groups. Write the record and the new error. Return the record's length. */
-static size_t write_tile(struct ref_tile *t, bool int4, bool wide, int exponent, const struct nb_ef *ef,
-                         int8_t *err, uint8_t *scale, uint8_t *dst, struct nb_encode_stats *stats)
+static size_t write_tile(struct ref_tile *t, unsigned bits_a_code, bool wide, int exponent,
+                         const struct nb_ef *ef, int8_t *err, uint8_t *scale, uint8_t *dst,
+                         struct nb_encode_stats *stats)
 {
+    const bool int4 = bits_a_code == 4, int6 = bits_a_code == 6;
+    const int highest = int4 ? 7 : int6 ? 31 : 127, lowest = int4 ? -8 : -highest;
     uint8_t *start = dst;
     unsigned escapes = 0;
     static _Thread_local float noise[NB_TILE], weight[NB_TILE_GROUPS];
 
-    dst[0] = (uint8_t)((int4 ? NB_TILE_INT4 : NB_TILE_INT8) + wide);
+    dst[0] = (uint8_t)((int4 ? NB_TILE_INT4 : int6 ? NB_TILE_INT6 : NB_TILE_INT8) + wide);
     dst[2] = (uint8_t)(exponent + 127);
     dst[3] = 0;
     dst += NB_TILE_HEADER;
@@ -346,18 +349,17 @@ static size_t write_tile(struct ref_tile *t, bool int4, bool wide, int exponent,
             if (int4)
                 step = t->transform[j] ? unit : unit * 0.125f;
             else
-                step = unit * NB_INT8_STEP;
+                step = unit * (int6 ? NB_INT6_STEP : NB_INT8_STEP);
             if (int4 && !t->negative[j])
                 step = -step; /* makes the extreme value -8 */
             float inverse = 1.0f / step;
             for (unsigned i = 0; i < NB_GROUP; i++) {
                 float x = y[i] * inverse;
-                int low = int4 ? -8 : -127, high = int4 ? 7 : 127;
                 q[i] = (int)nb_rint(x);
-                if (q[i] < low)
-                    q[i] = low;
-                if (q[i] > high)
-                    q[i] = high;
+                if (q[i] < lowest)
+                    q[i] = lowest;
+                if (q[i] > highest)
+                    q[i] = highest;
             }
             scales[j] = (uint8_t)(code | (int4 && !t->negative[j] ? 0x80 : 0));
             if (t->transform[j])
@@ -366,7 +368,12 @@ static size_t write_tile(struct ref_tile *t, bool int4, bool wide, int exponent,
         for (unsigned i = 0; i < NB_GROUP; i++) {
             if (int4 && i < 16)
                 codes[16 * j + i] = (uint8_t)((q[2 * i] & 15) | (q[2 * i + 1] & 15) << 4);
-            if (!int4)
+            if (int6 && i < 24)
+                codes[24 * j + i] = (uint8_t)(q[i] & 63);
+            if (int6 && i >= 24)
+                for (unsigned part = 0; part < 3; part++)
+                    codes[24 * j + 8 * part + i - 24] |= (uint8_t)((q[i] >> 2 * part & 3) << 6);
+            if (bits_a_code == 8)
                 codes[32 * j + i] = (uint8_t)q[i];
             float carried = (float)q[i] * step;
             r[i] = y[i] - carried;
@@ -393,13 +400,14 @@ static size_t write_tile(struct ref_tile *t, bool int4, bool wide, int exponent,
         if (t->measure)
             stats->noise2 += sum_squares(t, noise, weight);
     }
-    return (size_t)(codes - start) + (int4 ? 16 : 32) * t->groups;
+    return (size_t)(codes - start) + 4 * bits_a_code * t->groups;
 }
 
-/* Encode the tile as int4 or int8. Return 0 when it has too many escapes. */
-static size_t encode_as(struct ref_tile *t, bool int4, enum nb_dtype type, const struct nb_ef *ef,
+/* Encode the tile with codes of `bits` bits. Return 0 when it has too many escapes. */
+static size_t encode_as(struct ref_tile *t, unsigned bits, enum nb_dtype type, const struct nb_ef *ef,
                         int8_t *err, uint8_t *scale, uint8_t *dst, struct nb_encode_stats *stats)
 {
+    const bool int4 = bits == 4;
     bool wide = false;
     memset(t->escaped, 0, sizeof t->escaped);
     for (unsigned i = 0; i < t->n; i++)
@@ -416,7 +424,8 @@ static size_t encode_as(struct ref_tile *t, bool int4, enum nb_dtype type, const
     unsigned escapes = 0;
     for (unsigned i = 0; i < t->n; i++)
         escapes += t->escaped[i];
-    size_t bytes = NB_ESCAPE_BYTES * escapes + (int4 ? nb_int4_body(t->groups) : nb_int8_body(t->groups));
+    size_t bytes = NB_ESCAPE_BYTES * escapes + nb_pad4(t->groups) + 4 * bits * t->groups +
+                   (int4 ? 4 * ((t->groups + 31) / 32) : 0);
     if (escapes > (int4 ? NB_INT4_ESCAPES : NB_INT8_ESCAPES) || bytes > t->n * nb_dtype_size(type))
         return 0;
     if (stats && t->measure) {
@@ -429,11 +438,11 @@ static size_t encode_as(struct ref_tile *t, bool int4, enum nb_dtype type, const
         float carried2 = sum_squares(t, finite, NULL);
         stats->carried2 += carried2 < NB_LEAST_CARRIED ? 0 : carried2;
     }
-    return write_tile(t, int4, wide, exponent == INT32_MIN ? NB_EXPONENT_MIN : exponent, ef, err, scale, dst,
+    return write_tile(t, bits, wide, exponent == INT32_MIN ? NB_EXPONENT_MIN : exponent, ef, err, scale, dst,
                       stats);
 }
 
-static size_t encode_tile(struct ref_tile *t, bool int4, enum nb_dtype type, const uint8_t *src,
+static size_t encode_tile(struct ref_tile *t, unsigned bits, enum nb_dtype type, const uint8_t *src,
                           const struct nb_ef *ef, int8_t *err, uint8_t *scale, uint8_t *dst,
                           struct nb_encode_stats *stats)
 {
@@ -442,12 +451,12 @@ static size_t encode_tile(struct ref_tile *t, bool int4, enum nb_dtype type, con
         for (unsigned i = 0; i < t->n; i++)
             stats->nonfinite += (nb_f32_bits(t->g[i]) & NB_F32_ABS) >= NB_F32_INF;
     add_error(t, ef, err, scale, stats);
-    size_t length = encode_as(t, int4, type, ef, err, scale, dst, stats);
+    size_t length = encode_as(t, bits, type, ef, err, scale, dst, stats);
     if (!length) {
         if (stats)
             stats->fallback++;
-        if (int4)
-            length = encode_as(t, false, type, ef, err, scale, dst, stats);
+        if (bits == 4)
+            length = encode_as(t, 8, type, ef, err, scale, dst, stats);
     }
     if (!length) {
         nb_put32(dst, NB_TILE_RAW);
@@ -470,8 +479,8 @@ static size_t encode_tile(struct ref_tile *t, bool int4, enum nb_dtype type, con
     return length;
 }
 
-static size_t ref_encode(const struct nb_span_ops *self, bool int4, enum nb_dtype type, const uint8_t *src,
-                         size_t n, uint64_t first, const struct nb_ef *ef, uint8_t *dst,
+static size_t ref_encode(const struct nb_span_ops *self, unsigned bits, enum nb_dtype type,
+                         const uint8_t *src, size_t n, uint64_t first, const struct nb_ef *ef, uint8_t *dst,
                          struct nb_encode_stats *stats)
 {
     static _Thread_local struct ref_tile tile;
@@ -489,7 +498,7 @@ static size_t ref_encode(const struct nb_span_ops *self, bool int4, enum nb_dtyp
         tile.groups = nb_tile_groups(group, span.groups - done);
         tile.group0 = (unsigned)(group % NB_TILE_GROUPS);
         tile.n = tile.groups * NB_GROUP;
-        dst += encode_tile(&tile, int4, type, src, ef, ef ? ef->err + first : NULL,
+        dst += encode_tile(&tile, bits, type, src, ef, ef ? ef->err + first : NULL,
                            ef ? ef->scale + group : NULL, dst, stats);
         done += tile.groups;
         src += tile.n * size;

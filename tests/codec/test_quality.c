@@ -51,8 +51,13 @@ START_TEST(noise_and_size)
                   stats.noise2 / stats.signal2, noise4);
     ssize_t len8 = code(NB_CODEC_INT8, x, LARGE, NULL, y, NULL);
     double noise8 = nmse(x, y, LARGE);
-    printf("%-14s int4 %.4f bits NMSE %.6f, int8 %.4f bits NMSE %.8f\n", distribution_names[_i], bits, noise4,
+    ssize_t len6 = code(NB_CODEC_INT6, x, LARGE, NULL, y, NULL);
+    double noise6 = nmse(x, y, LARGE);
+    printf("%-14s int4 %.4f bits NMSE %.6f, int6 %.4f bits NMSE %.7f, int8 %.4f bits NMSE %.8f\n",
+           distribution_names[_i], bits, noise4, 8.0 * (double)len6 / LARGE, noise6,
            8.0 * (double)len8 / LARGE, noise8);
+    ck_assert_double_le(8.0 * (double)len6 / LARGE, 6.30);
+    ck_assert_double_le(noise6, 17 * noise8);
     ck_assert_double_le(bits, 4.35);
     ck_assert_double_le(noise4, 0.0078);
     ck_assert_double_gt(noise4, 0.003); /* less than the rate-distortion bound would mean a broken test */
@@ -95,7 +100,7 @@ START_TEST(sparse_groups)
     for (int k = 0; k < 40; k++) {
         for (size_t i = 0; i < 2 * NB_TILE; i++)
             x[i] = rng_below(&r, 32) ? (rng_below(&r, 2) ? 0.0f : -0.0f) : rng_below(&r, 2) ? 0.25f : -0.25f;
-        code(k % 2 ? NB_CODEC_INT8 : NB_CODEC_INT4, x, 2 * NB_TILE, NULL, y, NULL);
+        code(tiled[k % 3], x, 2 * NB_TILE, NULL, y, NULL);
         for (size_t i = 0; i < 2 * NB_TILE; i++) {
             if (x[i] == 0)
                 ck_assert_uint_eq(nb_f32_bits(y[i]), 0);
@@ -198,10 +203,10 @@ START_TEST(zeros_stay_zeros)
     struct nb_source sources[NODES];
     struct rng r = {24};
 
-    for (int run = 0; run < 2 * 3 * NB_DTYPE_COUNT; run++) {
-        const enum nb_codec codec = run % 2 ? NB_CODEC_INT8 : NB_CODEC_INT4;
-        const int mode = NB_EF_OFF + run / 2 % 3;
-        const enum nb_dtype type = (enum nb_dtype)(run / 6);
+    for (int run = 0; run < 3 * 3 * NB_DTYPE_COUNT; run++) {
+        const enum nb_codec codec = tiled[run % 3];
+        const int mode = NB_EF_OFF + run / 3 % 3;
+        const enum nb_dtype type = (enum nb_dtype)(run / 9);
         for (size_t i = 0; i < sizeof node[0].err; i++) /* as if no value had been masked before */
             for (int k = 0; k < NODES; k++)
                 node[k].err[i] = sum.err[i] = (int8_t)(1 + rng_below(&r, 100));
@@ -258,6 +263,7 @@ START_TEST(zero_tiles_are_headers)
     ck_assert_int_eq(code(NB_CODEC_INT4, x, 2 * NB_TILE, NULL, y, NULL), 8);
     x[77] = -0.0f;
     ck_assert_int_eq(code(NB_CODEC_INT8, x, 2 * NB_TILE, NULL, y, NULL), 8);
+    ck_assert_int_eq(code(NB_CODEC_INT6, x, 2 * NB_TILE, NULL, y, NULL), 8);
     struct nb_encode_stats stats = {0};
     for (size_t i = 0; i < 2 * NB_TILE; i++)
         x[i] = i % 2 ? 1e-40f : 3e-30f; /* below the floor: defined and counted */
@@ -361,7 +367,7 @@ START_TEST(few_foreign_values)
 {
     struct rng r = {30u + (unsigned)_i};
     for (int k = 0; k < 120; k++)
-        poison_tile(&r, k % 4 ? NB_CODEC_INT4 : NB_CODEC_INT8, _i, 1 + rng_below(&r, 3),
+        poison_tile(&r, k % 4 ? NB_CODEC_INT4 : tiled[1 + k / 4 % 2], _i, 1 + rng_below(&r, 3),
                     (int)rng_below(&r, 2));
 }
 END_TEST
@@ -370,8 +376,8 @@ START_TEST(many_foreign_values)
 {
     struct rng r = {40u + (unsigned)_i};
     for (int k = 0; k < 120; k++)
-        poison_tile(&r, k % 4 ? NB_CODEC_INT4 : NB_CODEC_INT8, _i, 4 + rng_below(&r, k % 3 ? 60 : 2000),
-                    (int)rng_below(&r, 2));
+        poison_tile(&r, k % 4 ? NB_CODEC_INT4 : tiled[1 + k / 4 % 2], _i,
+                    4 + rng_below(&r, k % 3 ? 60 : 2000), (int)rng_below(&r, 2));
 }
 END_TEST
 
@@ -430,14 +436,14 @@ START_TEST(feedback_makes_means_right)
     static float x[SMALL];
     static struct feedback state;
     struct rng r = {60u + (unsigned)_i};
-    enum nb_codec codec = _i % 2 ? NB_CODEC_INT8 : NB_CODEC_INT4;
-    struct nb_ef ef = {state.err, state.scale, _i < 2 ? NB_EF_FULL : NB_EF_EMA, 0.8f, 0.2f};
+    enum nb_codec codec = tiled[_i % 3];
+    struct nb_ef ef = {state.err, state.scale, _i < 3 ? NB_EF_FULL : NB_EF_EMA, 0.8f, 0.2f};
     memset(&state, 0, sizeof state);
     for (int i = 0; i < SMALL; i++)
         x[i] = 1e-3f * (float)distributions[i / NB_TILE](&r);
     double without = mean_error(codec, x, NULL, 1), with = mean_error(codec, x, &ef, 200);
     printf("%s %s: error of the mean of 200, with feedback 1/%.0f\n", nb_codec_name(codec),
-           _i < 2 ? "full" : "ema", without / with);
+           _i < 3 ? "full" : "ema", without / with);
     ck_assert_double_ge(without / with, 20);
 }
 END_TEST
@@ -548,5 +554,5 @@ SUITE_MAIN("quality of the quantizing codecs", LOOP(noise_and_size, 0, 4), TEST(
            TEST(sparse_groups), LOOP(zeros_stay_zeros, 0, MASKED_KINDS), TEST(two_valued_groups),
            TEST(zero_tiles_are_headers), LOOP(few_foreign_values, 0, POISONS),
            LOOP(many_foreign_values, 0, POISONS), TEST(escapes_stay_int4),
-           LOOP(feedback_makes_means_right, 0, 4), TEST(modes), TEST(bound_limits_damage),
+           LOOP(feedback_makes_means_right, 0, 6), TEST(modes), TEST(bound_limits_damage),
            TEST(state_is_kept_or_cleared))

@@ -117,7 +117,7 @@ static void compare_once(struct rng *r, enum data_kind kind)
 {
     static struct state before, want_state, got_state;
     enum nb_dtype type = (enum nb_dtype)rng_below(r, NB_DTYPE_COUNT);
-    enum nb_codec codec = rng_below(r, 3) ? NB_CODEC_INT4 : NB_CODEC_INT8;
+    enum nb_codec codec = tiled[rng_below(r, TILED)];
     size_t n = rng_below(r, 3) ? rng_below(r, MOST) : rng_below(r, 100), size = nb_dtype_size(type);
     uint64_t first = rng_below(r, 3) ? rng_below(r, 9000) : 32 * rng_below(r, 300);
     size_t skew = rng_below(r, 4), bound = nb_encode_bound(codec, type, n);
@@ -192,8 +192,8 @@ START_TEST(bound_is_met_exactly)
     static float src[N];
     static uint8_t want[2 * 4 * N], got[2 * 4 * N];
     struct rng r = {77u + (unsigned)_i};
-    const enum nb_codec codec = _i % 2 ? NB_CODEC_INT8 : NB_CODEC_INT4;
-    const int left_out = _i / 2; /* none, even values, odd values, one group of two */
+    const enum nb_codec codec = tiled[_i % 3];
+    const int left_out = _i / 3; /* none, even values, odd values, one group of two */
 
     for (int k = 0; k < 3 * TILES; k++) {
         for (unsigned i = 0; i < N; i++) {
@@ -278,7 +278,7 @@ START_TEST(sum_of_mixed_codecs)
     enum { N = 2 * NB_TILE + 17, SOURCES = 5 };
     static float src[SOURCES][N], value[SOURCES][N], own[N], got[N];
     static uint8_t coded[SOURCES][8 * N];
-    const enum nb_codec codecs[SOURCES] = {NB_CODEC_RAW, NB_CODEC_INT8, NB_CODEC_RAW, NB_CODEC_INT8,
+    const enum nb_codec codecs[SOURCES] = {NB_CODEC_RAW, NB_CODEC_INT8, NB_CODEC_INT6, NB_CODEC_INT8,
                                            NB_CODEC_INT4};
     struct nb_source sources[SOURCES];
     struct rng r = {9};
@@ -523,7 +523,7 @@ START_TEST(truncations)
 {
     struct rng r = {12};
     for (int k = 0; k < 12; k++) {
-        enum nb_codec codec = k % 2 ? NB_CODEC_INT8 : NB_CODEC_INT4;
+        enum nb_codec codec = tiled[k % 3];
         size_t n = 4096 + rng_below(&r, 700);
         uint64_t first = rng_below(&r, 200);
         uint16_t *src = (uint16_t *)(void *)exactly(NULL, 2 * n),
@@ -557,26 +557,30 @@ START_TEST(strange_records)
     static uint8_t want[2][4 * NB_TILE], got[2][4 * NB_TILE];
     unsigned accepted = 0;
     for (int k = 0; k < 3000; k++) {
-        unsigned kind = (unsigned)rng_below(&r, 6), groups = 1 + (unsigned)rng_below(&r, k % 10 ? 20 : 128);
+        unsigned kind = (unsigned)rng_below(&r, NB_TILE_KIND_COUNT),
+                 groups = 1 + (unsigned)rng_below(&r, k % 10 ? 20 : 128);
         enum nb_dtype type = (enum nb_dtype)rng_below(&r, 3);
         size_t n = groups * 32, size = nb_dtype_size(type), pad = (groups + 3) / 4 * 4;
-        enum nb_codec codec = kind == 1 || kind == 2 || rng_below(&r, 2) ? NB_CODEC_INT4 : NB_CODEC_INT8;
-        size_t body = kind == 0   ? 0
-                      : kind == 5 ? n * size
-                      : kind < 3  ? pad + (groups + 31) / 32 * 4 + 16 * groups
-                                  : pad + n;
+        const bool coded = kind && kind != NB_TILE_RAW;
+        enum nb_codec codec = kind >= NB_TILE_INT6                         ? NB_CODEC_INT6
+                              : kind == 1 || kind == 2 || rng_below(&r, 2) ? NB_CODEC_INT4
+                                                                           : NB_CODEC_INT8;
+        size_t body = !coded                 ? kind == 0 ? 0 : n * size
+                      : kind >= NB_TILE_INT6 ? pad + 24 * groups
+                      : kind < 3             ? pad + (groups + 31) / 32 * 4 + 16 * groups
+                                             : pad + n;
         uint8_t *bytes = exactly(NULL, 4 + body), *own = exactly(NULL, n * size);
         int sparse = (int)rng_below(&r, 2);
         for (size_t i = 4; i < 4 + body; i++)
             bytes[i] = sparse && rng_below(&r, 4) ? 0 : (uint8_t)rng_next(&r);
-        if (kind && kind < 5)
+        if (coded)
             memset(bytes + 4 + groups, 0, pad - groups);
         if (kind == 1 || kind == 2)
             for (unsigned j = groups; j % 32; j++)
                 bytes[4 + pad + j / 8] &= (uint8_t) ~(1 << j % 8);
         bytes[0] = (uint8_t)kind;
         bytes[1] = bytes[3] = 0;
-        bytes[2] = kind && kind < 5 ? (uint8_t)(31 + rng_below(&r, 199)) : 0;
+        bytes[2] = coded ? (uint8_t)(31 + rng_below(&r, 199)) : 0;
         for (size_t i = 0; i < n; i++)
             nb_store_value(type, own, i, rng_below(&r, 4) ? -0.0f : (float)rng_gauss(&r));
         struct nb_source source = {codec, bytes, 4 + body};
@@ -609,12 +613,12 @@ START_TEST(garbage)
     for (int k = 0; k < 20000; k++) {
         size_t n = rng_below(&r, N), len = rng_below(&r, 900);
         enum nb_dtype type = (enum nb_dtype)rng_below(&r, 3);
-        enum nb_codec codec = rng_below(&r, 2) ? NB_CODEC_INT4 : NB_CODEC_INT8;
+        enum nb_codec codec = tiled[rng_below(&r, TILED)];
         uint8_t *bytes = exactly(NULL, len);
         for (size_t i = 0; i < len; i++)
             bytes[i] = rng_below(&r, 4) ? 0 : (uint8_t)rng_next(&r);
         if (len > 4 && rng_below(&r, 2)) {
-            bytes[0] = (uint8_t)rng_below(&r, 7);
+            bytes[0] = (uint8_t)rng_below(&r, NB_TILE_KIND_COUNT + 1);
             bytes[1] = (uint8_t)rng_below(&r, 3);
             bytes[2] = (uint8_t)(31 + rng_below(&r, 200));
             bytes[3] = 0;
@@ -656,7 +660,7 @@ START_TEST(statistics_of_every_so_many_pieces)
 }
 END_TEST
 
-SUITE_MAIN("quantizing codecs", LOOP(variants_agree, 0, DATA_KINDS), LOOP(bound_is_met_exactly, 0, 8),
+SUITE_MAIN("quantizing codecs", LOOP(variants_agree, 0, DATA_KINDS), LOOP(bound_is_met_exactly, 0, 12),
            TEST(partial_groups_are_exact), TEST(cuts_do_not_move_groups), TEST(caller_rounding_mode),
            TEST(statistics_of_every_so_many_pieces), TEST(sum_of_mixed_codecs), TEST(sum_in_transform_domain),
            TEST(sixteen_bit_outputs), TEST(sums_of_halves_overflow), TEST(many_sources), TEST(arguments),

@@ -17,7 +17,7 @@
 #define MOST_VALUES 9000u
 #define MOST_SOURCES 5u
 
-static const enum nb_codec codecs[] = {NB_CODEC_INT4, NB_CODEC_INT8, NB_CODEC_RAW};
+static const enum nb_codec codecs[] = {NB_CODEC_INT4, NB_CODEC_INT8, NB_CODEC_RAW, NB_CODEC_INT6};
 
 #define GUARD 16u /* bytes before and behind a result that must stay unchanged */
 
@@ -66,7 +66,7 @@ static void reduce(struct fuzz_input *in, enum nb_dtype type, size_t n, uint64_t
     int want_rc = 0;
 
     for (size_t s = 0; s < nsources; s++) {
-        sources[s].codec = codecs[fuzz_take(in, 1) % 3];
+        sources[s].codec = codecs[fuzz_take(in, 1) % 4];
         sources[s].len = fuzz_take(in, 2);
         if (sources[s].codec == NB_CODEC_RAW && sources[s].len % 4)
             sources[s].len = bytes;
@@ -145,7 +145,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct fuzz_input in = {data, size};
     const unsigned action = (unsigned)fuzz_take(&in, 1) % 3;
-    const enum nb_codec codec = codecs[fuzz_take(&in, 1) % 3];
+    const enum nb_codec codec = codecs[fuzz_take(&in, 1) % 4];
     const enum nb_dtype type = (enum nb_dtype)(fuzz_take(&in, 1) % NB_DTYPE_COUNT);
     const size_t n = fuzz_take(&in, 2) % MOST_VALUES;
     const uint64_t first = fuzz_take(&in, 2);

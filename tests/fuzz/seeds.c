@@ -79,13 +79,13 @@ static void values(enum nb_dtype type, unsigned kind, size_t n, uint8_t *to)
 
 static void quant(void)
 {
-    static const enum nb_codec codecs[] = {NB_CODEC_INT4, NB_CODEC_INT8, NB_CODEC_RAW};
+    static const enum nb_codec codecs[] = {NB_CODEC_INT4, NB_CODEC_INT8, NB_CODEC_RAW, NB_CODEC_INT6};
     static const struct {
         uint16_t n, first;
     } spans[] = {{1, 0}, {32, 0}, {40, 5}, {100, 4090}, {700, 31}, {4096, 0}, {4500, 100}};
     static uint8_t src[4 * 5000], coded[4 * 5000 + 256];
 
-    for (unsigned c = 0; c < 3; c++) {
+    for (unsigned c = 0; c < sizeof(codecs) / sizeof(codecs[0]); c++) {
         for (unsigned type = 0; type < NB_DTYPE_COUNT; type++) {
             for (unsigned s = 0; s < sizeof(spans) / sizeof(spans[0]); s++) {
                 const size_t n = spans[s].n, bytes = n * nb_dtype_size((enum nb_dtype)type);

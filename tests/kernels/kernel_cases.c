@@ -142,7 +142,7 @@ unsigned cases_encode(unsigned rounds, unsigned seed)
     for (unsigned round = 0; round < rounds; round++) {
         enum data_kind kind = (enum data_kind)(round % DATA_KINDS);
         enum nb_dtype type = (enum nb_dtype)(rng_below(&r, NB_DTYPE_COUNT));
-        enum nb_codec codec = rng_below(&r, 5) ? NB_CODEC_INT4 : NB_CODEC_INT8;
+        enum nb_codec codec = tiled[rng_below(&r, TILED)];
         enum nb_ef_mode mode = (enum nb_ef_mode)rng_below(&r, 3);
         size_t n = lengths[rng_below(&r, sizeof(lengths) / sizeof(*lengths))];
         uint64_t first = firsts[rng_below(&r, sizeof(firsts) / sizeof(*firsts))];
@@ -306,7 +306,7 @@ unsigned cases_malformed(unsigned rounds, unsigned seed)
     struct rng r = {seed};
     for (unsigned round = 0; round < rounds; round++) {
         enum nb_dtype type = (enum nb_dtype)(rng_below(&r, NB_DTYPE_COUNT));
-        enum nb_codec codec = rng_below(&r, 3) ? NB_CODEC_INT4 : NB_CODEC_INT8;
+        enum nb_codec codec = tiled[rng_below(&r, TILED)];
         size_t n = lengths[rng_below(&r, sizeof(lengths) / sizeof(*lengths))], size = nb_dtype_size(type);
         uint64_t first = firsts[rng_below(&r, sizeof(firsts) / sizeof(*firsts))];
         enum data_kind kind = rng_below(&r, 2) ? DATA_POISON : (enum data_kind)rng_below(&r, DATA_KINDS);

@@ -20,7 +20,8 @@ def normal(n, dtype=np.float32):
 
 class Codec(unittest.TestCase):
     def test_there_and_back(self):
-        for codec, bits, nmse in (("int4", 4.5, 0.01), ("int8", 8.6, 1e-4), ("raw", 32, 0)):
+        for codec, bits, nmse in (("int4", 4.5, 0.01), ("int6", 6.6, 1.5e-3), ("int8", 8.6, 1e-4),
+                                  ("raw", 32, 0)):
             x = normal(10000)
             coded = nc.encode(x, codec)
             out = np.empty_like(x)

@@ -296,7 +296,7 @@ static const char help[] =
     "encode,encode_ef,encode_ema,decode,decode_add,reduce8,check,check_raw,ulp_encode,\n"
     "                   ulp_decode,delta4_encode,delta4_decode,hash\n"
     "  --types LIST     of float32,bfloat16,float16\n"
-    "  --codec NAME     int4 (default) or int8, for the quantizing operations\n"
+    "  --codec NAME     int4 (default), int6 or int8, for the quantizing operations\n"
     "  --bytes SIZE     of the values of one call (default 8M)\n"
     "  --seconds S      for each row (default 0.3)\n"
     "  --step R         ulp, delta4: rms of a weight's change over its own (default 0.0015)\n"
@@ -346,9 +346,9 @@ int perf_codec(int argc, char **argv)
         case 'o': op_list = optarg; break;
         case 't': types = optarg; break;
         case 'c':
-            good = strcmp(optarg, "int4") == 0 || strcmp(optarg, "int8") == 0 ||
-                   option_wrong("--codec", optarg, "int4 or int8");
-            b.codec = optarg[3] == '8' ? NB_CODEC_INT8 : NB_CODEC_INT4;
+            good = strcmp(optarg, "int4") == 0 || strcmp(optarg, "int6") == 0 ||
+                   strcmp(optarg, "int8") == 0 || option_wrong("--codec", optarg, "int4, int6 or int8");
+            b.codec = optarg[3] == '8' ? NB_CODEC_INT8 : optarg[3] == '6' ? NB_CODEC_INT6 : NB_CODEC_INT4;
             break;
         case 'b':
             good = perf_parse_size(optarg, &bytes) ||

@@ -16,6 +16,7 @@ struct by_kernel {
 static const struct by_kernel kernels[NB_CODEC_CODES] = {
     [NB_CODEC_RAW] = {.decodes = true, .decode = NB_GPU_DECODE},
     [NB_CODEC_INT4] = {true, true, NB_GPU_ENCODE, NB_GPU_DECODE},
+    [NB_CODEC_INT6] = {true, true, NB_GPU_ENCODE, NB_GPU_DECODE},
     [NB_CODEC_INT8] = {true, true, NB_GPU_ENCODE, NB_GPU_DECODE},
     [NB_CODEC_ULP] = {true, true, NB_GPU_ULP_ENCODE, NB_GPU_ULP_DECODE},
     [NB_CODEC_DELTA4] = {true, true, NB_GPU_DELTA4_ENCODE, NB_GPU_DELTA4_DECODE},
