@@ -31,11 +31,11 @@ long_lines()
     [ "$n" -ge "$most" ] || echo "only $n lines are too long: write this number instead of $most into $0"
 }
 # shellcheck disable=SC2086
-long_lines 27 $files
+long_lines 22 $files
 # shellcheck disable=SC2046
 long_lines 382 $(find tests tools packages docs build-aux -name '*.sh' | sort) quickstart
 # shellcheck disable=SC2046
-long_lines 288 $(find tests tools packages python docs -name '*.py' | sort)
+long_lines 287 $(find tests tools packages python docs -name '*.py' | sort)
 # shellcheck disable=SC2046
 long_lines 284 $(find plugin kernels tests tools -name '*.def' -o -name '*.inc' -o -name '*.cu' \
     -o -name '*.cuh' | sort)
