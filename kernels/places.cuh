@@ -83,8 +83,8 @@ NB_DEV void nb_index(int type, const struct nb_gpu_desc *d, const struct nb_job 
     uint32_t *place = nb_places(d, source, tiles), *progress = nb_progress(d) + source;
     uint64_t at = nb_round4(head * size);
     const uint64_t end = s.bytes - nb_round4(tail * size);
-    const uint32_t bytes = s.codec == NB_CODEC_INT6 ? 24 : 32; /* of a group's codes */
-    const uint32_t fine = NB_TILE_HEADER + (1 + bytes) * NB_TILE_GROUPS;
+    const uint32_t codes = s.codec == NB_CODEC_INT6 ? 24 : 32; /* bytes of a group */
+    const uint32_t fine = NB_TILE_HEADER + (1 + codes) * NB_TILE_GROUPS;
     uint32_t tile = 0, guess = s.codec == NB_CODEC_INT4 ? usual : fine;
     if (s.codec == NB_CODEC_RAW) {
         if (s.bytes != d->n * size && lane == 0)
