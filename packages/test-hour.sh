@@ -182,7 +182,7 @@ wait $perf 2>/dev/null
 unset NIBBLE_METRICS NIBBLE_METRICS_PERIOD NIBBLE_HANG_REPORT NIBBLE_LATE_REPORT
 # shellcheck disable=SC2086
 timeout -k 5 100 "$bin/nibble-perf" coll $hosts --ops all_reduce -b 192K -e 192K -n 1 -w 0 --env NIBBLE_ENABLE=0 >"$tmp/out" 2>"$tmp/err"
-grep -q 'CollNet is declined\|NIBBLE_ENABLE=0\|bringing the communicator up failed' "$tmp/out" "$tmp/err" ||
+grep -q 'CollNet is declined\|NIBBLE_ENABLE=0\|the communicator cannot be connected' "$tmp/out" "$tmp/err" ||
     fail "NIBBLE_ENABLE=0 does not switch it off: $(cat "$tmp/out" "$tmp/err")"
 dpkg --root="$root" --log="$tmp/log" -P nibble-nccl >"$tmp/out" 2>&1 || fail "dpkg -P: $(cat "$tmp/out")"
 (cd "$root" && find . | grep -v '^./var/lib/dpkg' | sort) >"$tmp/after"
