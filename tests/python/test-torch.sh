@@ -2,16 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # The hooks for PyTorch, over gloo, and a small run of the example. NB_PYTHON is the interpreter.
 set -u
-srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/../..}" && pwd)
+# shellcheck source=tests/python/python.sh
+. "$(dirname "$0")/python.sh"
 python=${NB_PYTHON:-python3}
-if [ -n "${NB_SANITIZE:-}" ]; then
-    echo "SKIP: a sanitizer's functions are not in Python"
-    exit 77
-fi
 "$python" -c 'import torch, numpy, sys; sys.exit(not torch.distributed.is_gloo_available())' 2>/dev/null ||
     { echo "SKIP: $python has no PyTorch with gloo, or no NumPy"; exit 77; }
-export PYTHONPATH="$srcdir/python${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
-export NB_CODEC="${NB_CODEC:-$(pwd)/.libs/libnibble-codec.so}"
+export OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 "$python" -W ignore "$srcdir/tests/python/test_torch.py" "$@" || exit 1
