@@ -168,9 +168,9 @@ struct nb_source {
 /* Decode and sum: dst[i] = round(((sum of int4 sources) + (sum of other sources)) + own[i]), in FP32.
  * The order is fixed and decides the bits of the result. First come the int4 sources in array order, plain
  * and transform domain apart: the latter's sum is transformed back once and added to the former's. Then come
- * the int6, int8 and raw sources in array order, and last `own`. Each result is rounded once to `type`. All sources
- * hold n values of `type` from `first`. `own` holds values of `type`, may be NULL, and may equal dst. One
- * source with own == dst is decode-and-add. Return 0, -EINVAL for more than NB_MAX_SOURCES sources, an
+ * the int6, int8 and raw sources in array order, and last `own`. Each result is rounded once to `type`. All
+ * sources hold n values of `type` from `first`. `own` holds values of `type`, may be NULL, and may equal dst.
+ * One source with own == dst is decode-and-add. Return 0, -EINVAL for more than NB_MAX_SOURCES sources, an
  * unknown type or another codec, or -EBADMSG for malformed bytes or lengths: dst is then unspecified. */
 int nb_reduce(enum nb_dtype type, const struct nb_source *sources, size_t nsources, const void *own, size_t n,
               uint64_t first, void *dst);

@@ -65,20 +65,10 @@ NB_INLINE unsigned nb_pad4(unsigned bytes)
     return (bytes + 3u) & ~3u;
 }
 
-/* Return the body bytes of a tile of `groups` groups after header and escapes. */
-NB_INLINE size_t nb_int4_body(unsigned groups)
+/* Return the body bytes of a tile of `groups` groups after header and escapes, with codes of `bits` bits. */
+NB_INLINE size_t nb_tile_body(unsigned bits, unsigned groups)
 {
-    return nb_pad4(groups) + 4u * ((groups + 31u) / 32u) + 16u * groups;
-}
-
-NB_INLINE size_t nb_int8_body(unsigned groups)
-{
-    return nb_pad4(groups) + 32u * groups;
-}
-
-NB_INLINE size_t nb_int6_body(unsigned groups)
-{
-    return nb_pad4(groups) + 24u * groups;
+    return nb_pad4(groups) + (bits == 4 ? 4u * ((groups + 31u) / 32u) : 0) + 4u * bits * groups;
 }
 
 /* Return the exponent of the tile's scale for the largest group maximum (bits of a finite float, >=

@@ -135,47 +135,29 @@ static int tiled_decode(const struct nb_decoding *d)
     return result;
 }
 
+/* The fields that the rows of these codecs share. */
+#define TILED \
+    .format = NB_FORMAT_VALUES, .lossy = true, .exact = NB_CODEC_RAW, .finer = NB_CODEC_INT8, \
+    .bound = tiled_bound, .encode = tiled_encode, .decode = tiled_decode
+
 const struct nb_codec_row nb_row_int4 = {
-    .name = "int4",
-    .code = NB_CODEC_INT4,
-    .format = NB_FORMAT_VALUES,
-    .lossy = true,
-    .transformed = true,
-    .bits = 4,
-    .exact = NB_CODEC_RAW,
-    .finer = NB_CODEC_INT8,
-    .bound = tiled_bound,
-    .encode = tiled_encode,
-    .decode = tiled_decode,
-    .record = nb_record_int4,
+    TILED, .name = "int4", .code = NB_CODEC_INT4, .transformed = true, .bits = 4, .record = nb_record_int4,
 };
 
 const struct nb_codec_row nb_row_int6 = {
+    TILED,
     .name = "int6",
     .code = NB_CODEC_INT6,
-    .format = NB_FORMAT_VALUES,
-    .lossy = true,
     .bits = 6,
-    .exact = NB_CODEC_RAW,
-    .finer = NB_CODEC_INT8,
     .loss = "within 1/62 of the largest of 32 neighbours",
-    .bound = tiled_bound,
-    .encode = tiled_encode,
-    .decode = tiled_decode,
     .record = nb_record_int6,
 };
 
 const struct nb_codec_row nb_row_int8 = {
+    TILED,
     .name = "int8",
     .code = NB_CODEC_INT8,
-    .format = NB_FORMAT_VALUES,
-    .lossy = true,
     .bits = 8,
-    .exact = NB_CODEC_RAW,
-    .finer = NB_CODEC_INT8,
     .loss = "within 1/254 of the largest of 32 neighbours",
-    .bound = tiled_bound,
-    .encode = tiled_encode,
-    .decode = tiled_decode,
     .record = nb_record_int8,
 };

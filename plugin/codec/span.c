@@ -25,7 +25,7 @@ static size_t encode_as(const struct nb_tile_ops *ops, struct nb_tile_job *job, 
 {
     const unsigned groups = job->groups;
     const bool int4 = bits == 4, int6 = bits == 6;
-    const size_t body = int4 ? nb_int4_body(groups) : int6 ? nb_int6_body(groups) : nb_int8_body(groups);
+    const size_t body = nb_tile_body(bits, groups);
 
     job->int4 = int4;
     job->split = ops->split;

@@ -151,21 +151,21 @@ NB_INLINE ssize_t parse(enum nb_codec codec, enum nb_dtype type, const uint8_t *
     case NB_TILE_INT4_WIDE:
         if (codec != NB_CODEC_INT4)
             return -EBADMSG;
-        bytes = nb_int4_body(groups);
+        bytes = nb_tile_body(4, groups);
         most = NB_INT4_ESCAPES;
         break;
     case NB_TILE_INT6:
     case NB_TILE_INT6_WIDE:
         if (codec != NB_CODEC_INT6)
             return -EBADMSG;
-        bytes = nb_int6_body(groups);
+        bytes = nb_tile_body(6, groups);
         v.fine = NB_INT6_STEP;
         break;
     case NB_TILE_INT8:
     case NB_TILE_INT8_WIDE:
         if (codec == NB_CODEC_INT6)
             return -EBADMSG;
-        bytes = nb_int8_body(groups);
+        bytes = nb_tile_body(8, groups);
         v.fine = NB_INT8_STEP;
         break;
     default: return -EBADMSG;
