@@ -116,9 +116,9 @@ static bool asked_for(uint64_t type, int mask)
 
     static const int bits[] = {[4] = 8, [5] = 12, [6] = 15, [7] = 16};
     _Static_assert(sizeof(bits) / sizeof(bits[0]) == NB_PROFILER_NEWEST + 1, "a version without a mask");
-    mask &= (1 << bits[chain.of.version]) - 1;
-    if (chain.of.version == 4 && type > ncclProfileNetPlugin)
+    if (type >> bits[chain.of.version])
         return false;
+    mask &= (1 << bits[chain.of.version]) - 1;
     switch (type) {
     case ncclProfileGroupApi:
         of = ncclProfileGroupApi | ncclProfileP2pApi | ncclProfileCollApi | ncclProfileKernelLaunch |
@@ -134,8 +134,6 @@ static bool asked_for(uint64_t type, int mask)
     case ncclProfileCeColl: of = engine; break;
     default: of = (int)type; break;
     }
-    if (type >= ncclProfileCeColl && type >> bits[chain.of.version])
-        return false;
     return mask & of;
 }
 
