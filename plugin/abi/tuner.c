@@ -80,7 +80,7 @@ ncclResult_t nb_api_tuner_init(void **context, uint64_t comm_id, size_t nranks, 
 }
 
 /* The next tuner rules an entry out by -1. NCCL up to 2.30 skips -1. From 2.31 on NCCL takes the least entry
- * of those that it can run, which then is the -1. A cost of years is never the least, in any version. */
+ * that it can run, and -1 is less than every time. A cost of years is always the largest. */
 #define NEVER 1e15f /* microseconds */
 #define ENTRIES 128 /* NCCL has 21 */
 

@@ -72,7 +72,7 @@
 #define MIXED_RATE 0.3f   /* weight of a step with several sums of the key in the share of mixed steps */
 #define MIXED_MOST 0.5f
 #define LAG_EXPLAINED 0.5f /* share of explained sums from which the other lag is not tried */
-#define LAG_AFTER 8u       /* clear meetings with sums of the other lag in a row, with none of this one */
+#define LAG_AFTER 8u       /* clear meetings with the other lag's sums since the last one with this lag's */
 #define EXPLAINED_FROM 128u
 #define EXPLAINED_RATE (1.0f / 256.0f)
 
@@ -320,7 +320,7 @@ static void forget_weight_block(struct nb_causal *f, unsigned weight_block)
 }
 
 /* Weights change for the whole job, but the latents of a sampler are replaced every few steps. So a block
- * that came after such a replacement proves nothing until it has lived for longer than samplers need. */
+ * that came after such a replacement counts as evidence once it has lived for longer than samplers need. */
 static int has_lived(const struct weight_block *block)
 {
     return !block->successor || block->changes >= SUCCESSOR_LIFE;
@@ -567,8 +567,8 @@ static int is_clear(const struct winner *w)
 }
 
 /* An optimizer may work beside the next step, so that the weights follow one step late. While most sums are
- * unexplained, compare the change with the sums of the other lag, too. After enough clear meetings there and
- * none here, begin anew with that lag. */
+ * unexplained, compare the change with the sums of the other lag, too. A clear meeting with this lag resets
+ * the count of clear meetings there. After enough of them begin anew with the other lag. */
 static void weigh_lag(struct nb_causal *f, const struct nb_change *change, int clear_here)
 {
     const int other = f->late ? LAST : BEFORE;
