@@ -13,7 +13,7 @@
 #define NB_WIRE_VERSION 3u
 /* Raised with every change of a rule by which all nodes decide alike without a message
  * (coll/schedule/schedule.c, policy/reckon/reckon.c). */
-#define NB_RULES_VERSION 10u
+#define NB_RULES_VERSION 11u
 
 /* For each enumerated setting: its words as an enumeration, and as texts in the same order. */
 #define NB_WORD(id, text) id,

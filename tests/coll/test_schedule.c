@@ -65,10 +65,11 @@ END_TEST
 
 START_TEST(sums)
 {
-    /* A second rounding must be worth its cost. */
-    ck_assert_str_eq(sum(4, 16 * MIB, 1 * MIB), "two-hop");
-    ck_assert_str_eq(sum(4, 16 * MIB, 4 * MIB), "direct");
-    ck_assert_str_eq(sum(8, 8 * MIB, 1 * MIB), "two-hop");
+    /* The longer second hop must be worth its cost. */
+    ck_assert_str_eq(sum(4, 16 * MIB, 1 * MIB), "direct");
+    ck_assert_str_eq(sum(5, 40 * MIB, 1 * MIB), "two-hop");
+    ck_assert_str_eq(sum(5, 40 * MIB, 8 * MIB), "direct");
+    ck_assert_str_eq(sum(8, 16 * MIB, 1 * MIB), "two-hop");
     ck_assert_str_eq(sum(8, 1 * MIB, 1 * MIB), "direct");
     ck_assert_str_eq(sum(2, 16 * MIB, 1 * MIB), "direct");
     ck_assert_str_eq(chosen(NB_FUNC_ALL_REDUCE, ncclBfloat16, ncclSum, 8, 64 * MIB, MIB), "direct");
@@ -230,8 +231,13 @@ START_TEST(forced_grid)
 }
 END_TEST
 
-START_TEST(eight_bits_on_the_second_hop)
+START_TEST(bits_of_the_second_hop)
 {
+    ck_assert_int_eq(setenv("NIBBLE_SECOND_HOP", "int4", 1), 0);
+    ck_assert_int_eq(nb_params_read(&node.params), 0);
+    ck_assert_str_eq(sum(4, 16 * MIB, 1 * MIB), "two-hop");
+    ck_assert_str_eq(sum(4, 16 * MIB, 4 * MIB), "direct");
+    ck_assert_str_eq(sum(8, 8 * MIB, 1 * MIB), "two-hop");
     ck_assert_int_eq(setenv("NIBBLE_SECOND_HOP", "int8", 1), 0);
     ck_assert_int_eq(nb_params_read(&node.params), 0);
     ck_assert_str_eq(sum(4, 16 * MIB, 1 * MIB), "direct");
@@ -243,6 +249,6 @@ int main(void)
 {
     node.params = nb_params_defaults();
     return SUITE("coll/schedule", TEST(gathers), TEST(sums), TEST(pieces), LOOP(raw_sums, 0, 3),
-                 TEST(reckoned_raw), LOOP(forced, 0, 2), TEST(eight_bits_on_the_second_hop), TEST(grids),
+                 TEST(reckoned_raw), LOOP(forced, 0, 2), TEST(bits_of_the_second_hop), TEST(grids),
                  TEST(forced_grid));
 }

@@ -110,10 +110,14 @@ START_TEST(codecs_of_sums)
     static const struct {
         enum nb_sum_word word;
         bool finer;
+        unsigned bits;
         enum nb_codec codec;
-    } cases[] = {{NB_SUM_AUTO, false, NB_CODEC_INT4}, {NB_SUM_INT4, false, NB_CODEC_INT4},
-                 {NB_SUM_INT8, false, NB_CODEC_INT8}, {NB_SUM_RAW, false, NB_CODEC_RAW},
-                 {NB_SUM_AUTO, true, NB_CODEC_INT8},  {NB_SUM_INT8, true, NB_CODEC_INT8}};
+    } cases[] = {{NB_SUM_AUTO, false, 0, NB_CODEC_INT4}, {NB_SUM_INT4, false, 0, NB_CODEC_INT4},
+                 {NB_SUM_INT8, false, 0, NB_CODEC_INT8}, {NB_SUM_RAW, false, 0, NB_CODEC_RAW},
+                 {NB_SUM_AUTO, true, 0, NB_CODEC_INT8},  {NB_SUM_INT8, true, 0, NB_CODEC_INT8},
+                 {NB_SUM_AUTO, false, 4, NB_CODEC_INT4}, {NB_SUM_AUTO, false, 6, NB_CODEC_INT6},
+                 {NB_SUM_AUTO, false, 8, NB_CODEC_INT8}, {NB_SUM_INT8, false, 6, NB_CODEC_INT8},
+                 {NB_SUM_AUTO, true, 6, NB_CODEC_INT8},  {NB_SUM_RAW, false, 6, NB_CODEC_RAW}};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct nb_facts f = coded();
@@ -121,6 +125,7 @@ START_TEST(codecs_of_sums)
         f.func = NB_FUNC_REDUCE_SCATTER;
         f.recorded = false; /* only all-reduces need a record */
         f.finer = cases[i].finer;
+        f.bits = cases[i].bits;
         params.rs = cases[i].word;
         params.ar = NB_SUM_RAW; /* the setting of another function */
         ck_assert_int_eq(nb_decide(&f, NB_STAGE_SEGMENT).codec, cases[i].codec);

@@ -150,7 +150,7 @@ START_TEST(ends)
 }
 END_TEST
 
-/* On a slow link an all-reduce pays for results of 8 bits as much as they are longer. */
+/* On a slow link an all-reduce pays for results of 6 and 8 bits as much as they are longer. */
 START_TEST(second_hop)
 {
     const struct nb_cost_machine f = {
@@ -161,7 +161,10 @@ START_TEST(second_hop)
     struct nb_reckon_nodes group = group_of(4);
 
     ck_assert_double_eq_tol(nb_reckon_gain(&f, &group, NB_FUNC_ALL_REDUCE, 2, 64 * MIB), 1 / 0.268, 0.1);
-    group.second_int8 = true;
+    group.second_bits = 6;
+    ck_assert_double_eq_tol(nb_reckon_gain(&f, &group, NB_FUNC_ALL_REDUCE, 2, 64 * MIB), 2 / (0.268 + 0.393),
+                            0.1);
+    group.second_bits = 8;
     ck_assert_double_eq_tol(nb_reckon_gain(&f, &group, NB_FUNC_ALL_REDUCE, 2, 64 * MIB), 2 / (0.268 + 0.518),
                             0.1);
 }

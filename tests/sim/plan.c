@@ -110,7 +110,7 @@ static void draw_other_setting(uint64_t *r, struct nb_params *own)
     case 3: own->min_bytes++; break;
     case 4: own->unit_bytes *= 2; break;
     case 5: own->schedule = (own->schedule + 1) % NB_SCHEDULE_COUNT; break;
-    case 6: own->second_hop = !own->second_hop; break;
+    case 6: own->second_hop = (own->second_hop + 1) % NB_SECOND_HOP_COUNT; break;
     case 7: own->shadow = !own->shadow; break;
     case 8: own->tuner = !own->tuner; break;
     default: own->peer_timeout++; break;

@@ -363,16 +363,16 @@ static void print_needs(const struct options *o, double bytes)
 
 /* ---- beside measurements ---- */
 
-/* Return whether "auto" takes two hops for a reduce-scatter that is raw, or whose second hop has 4 bits. This
+/* Return whether "auto" takes two hops for a reduce-scatter that is raw, or whose second hop has 6 bits. This
  * is the rule of plugin/coll/schedule/two_hop.c, which considers more than the faster way. Raw samples older
- * than NB_RULES_VERSION 6 went the way of coded ones. */
+ * than NB_RULES_VERSION 6 went the way of coded ones, coded samples older than 11 had 4 bits there. */
 static bool sums_in_two_hops(const struct nb_cost_op *op)
 {
     const double n = op->nodes, window = op->channels * op->chunk, block = op->bytes / n;
 
     return n > 2 && window / (n - 1) >= 8192 &&
            nb_cost_two_hops_pay(n, NB_COST_STEPS * window, block, 0,
-                                op->coded ? NB_COST_SECOND_INT4 : NB_COST_SECOND_RAW);
+                                op->coded ? NB_COST_SECOND_INT6 : NB_COST_SECOND_RAW);
 }
 
 /* Predict one sample. "auto" is a grid from some number of nodes on, below that the faster way for a
@@ -499,6 +499,7 @@ int main(int argc, char **argv)
                                                   .columns = columns,
                                                   .schedule = NB_SCHEDULE_AUTO,
                                                   .unit = o.op.unit,
+                                                  .second_bits = 6,
                                                   .rtt = o.distant ? 2 * o.figures.latency : 0,
                                                   .buffer = o.buffer};
             auto_print(&group, o.gbps, o.ngbps, strcmp(o.type, "float32") == 0);

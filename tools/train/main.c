@@ -40,7 +40,7 @@ static void usage(FILE *f)
         "      --text-limit MB    read at most this much (64)\n"
         "      --steps N          steps of each run (240)\n"
         "      --runs LIST        of raw, nofeedback, feedback (these three), ema, delta4,\n"
-        "                         all-reduce, all-reduce8, two-hop, two-hop8, two-level\n"
+        "                         all-reduce, all-reduce4, two-hop, two-hop4, two-level\n"
         "      --grad TYPE        gradients travel as bf16, fp16 or fp32 (bf16)\n"
         "      --exchange WHAT    plugin (default); shm: exact, through shared memory\n"
         "      --plugin PATH      the plugin's shared object (the build's)\n"

@@ -19,7 +19,7 @@ struct nbt_method {
     enum nb_ef_mode feedback; /* feedback of int4 */
     enum nbt_weights weights;
     int all_reduce; /* gradients go by all-reduce, as in DDP. Each node keeps its block of the result */
-    int finer;      /* some sums that nodes pass on have 8 bits */
+    int finer;      /* sums that nodes pass on have more than 4 bits */
 };
 
 /* Return 1 when gathered weights differ from their owners' weights. */

@@ -9,17 +9,15 @@ static const char *const env_off[] = {"NIBBLE_RS=int4", "NIBBLE_AG=exact", "NIBB
 static const char *const env_full[] = {"NIBBLE_RS=int4", "NIBBLE_AG=exact", "NIBBLE_EF=full", NULL};
 static const char *const env_delta4[] = {"NIBBLE_RS=int4", "NIBBLE_AG=delta4", "NIBBLE_EF=full", NULL};
 static const char *const env_ema[] = {"NIBBLE_RS=int4", "NIBBLE_AG=exact", "NIBBLE_EF=ema", NULL};
-static const char *const env_ddp[] = {"NIBBLE_AR=int4", "NIBBLE_AG=exact", "NIBBLE_EF=full",
-                                      "NIBBLE_SECOND_HOP=int4", NULL};
-static const char *const env_ddp8[] = {"NIBBLE_AR=int4", "NIBBLE_AG=exact", "NIBBLE_EF=full",
-                                       "NIBBLE_SECOND_HOP=int8", NULL};
-static const char *const env_hops[] = {"NIBBLE_RS=int4",          "NIBBLE_AG=exact",        "NIBBLE_EF=full",
-                                       "NIBBLE_SCHEDULE=two-hop", "NIBBLE_SECOND_HOP=int4", NULL};
-static const char *const env_hops8[] = {"NIBBLE_RS=int4",          "NIBBLE_AG=exact",        "NIBBLE_EF=full",
-                                        "NIBBLE_SCHEDULE=two-hop", "NIBBLE_SECOND_HOP=int8", NULL};
-static const char *const env_grid[] = {"NIBBLE_RS=int4",         "NIBBLE_AG=exact",
-                                       "NIBBLE_EF=full",         "NIBBLE_SCHEDULE=two-level",
+static const char *const env_ddp[] = {"NIBBLE_AR=int4", "NIBBLE_AG=exact", "NIBBLE_EF=full", NULL};
+static const char *const env_ddp4[] = {"NIBBLE_AR=int4", "NIBBLE_AG=exact", "NIBBLE_EF=full",
                                        "NIBBLE_SECOND_HOP=int4", NULL};
+static const char *const env_hops[] = {"NIBBLE_RS=int4", "NIBBLE_AG=exact", "NIBBLE_EF=full",
+                                       "NIBBLE_SCHEDULE=two-hop", NULL};
+static const char *const env_hops4[] = {"NIBBLE_RS=int4",          "NIBBLE_AG=exact",        "NIBBLE_EF=full",
+                                        "NIBBLE_SCHEDULE=two-hop", "NIBBLE_SECOND_HOP=int4", NULL};
+static const char *const env_grid[] = {"NIBBLE_RS=int4", "NIBBLE_AG=exact", "NIBBLE_EF=full",
+                                       "NIBBLE_SCHEDULE=two-level", NULL};
 
 #define INT4(ef) .gradients = NBT_GRADIENTS_INT4, .feedback = (ef), .weights = NBT_WEIGHTS_EXACT
 
@@ -43,30 +41,30 @@ const struct nbt_run nbt_runs[] = {
      .method = {.gradients = NBT_GRADIENTS_INT4, .feedback = NB_EF_FULL, .weights = NBT_WEIGHTS_DELTA4},
      .judged = 1},
     {.name = "all-reduce",
-     .title = "4 bits, all-reduce",
+     .title = "all-reduce",
      .env = env_ddp,
-     .method = {INT4(NB_EF_FULL), .all_reduce = 1},
-     .judged = 2.5},
-    {.name = "all-reduce8",
-     .title = "all-reduce, then 8 bits",
-     .env = env_ddp8,
      .method = {INT4(NB_EF_FULL), .all_reduce = 1, .finer = 1},
      .judged = 1},
+    {.name = "all-reduce4",
+     .title = "all-reduce, results with 4 bits",
+     .env = env_ddp4,
+     .method = {INT4(NB_EF_FULL), .all_reduce = 1},
+     .judged = 2.5},
     {.name = "two-hop",
-     .title = "4 bits, two hops",
+     .title = "two hops",
      .env = env_hops,
-     .method = {INT4(NB_EF_FULL)},
-     .judged = 1.5},
-    {.name = "two-hop8",
-     .title = "two hops, then 8 bits",
-     .env = env_hops8,
      .method = {INT4(NB_EF_FULL), .finer = 1},
      .judged = 1},
+    {.name = "two-hop4",
+     .title = "two hops, sums with 4 bits",
+     .env = env_hops4,
+     .method = {INT4(NB_EF_FULL)},
+     .judged = 1.5},
     {.name = "two-level", /* sums of rows have 8 bits */
-     .title = "4 bits, two levels",
+     .title = "two levels",
      .env = env_grid,
      .method = {INT4(NB_EF_FULL), .finer = 1},
-     .judged = 1.5},
+     .judged = 1},
 };
 const size_t nbt_runs_count = sizeof nbt_runs / sizeof *nbt_runs;
 

@@ -226,8 +226,8 @@ struct nb_residual *nb_op_info_residual(const struct nb_op_info *f, uint64_t *op
 /* Hops of a settled reduction's segment. */
 enum nb_hop {
     NB_HOP_CONTRIBUTION, /* this node's own values */
-    NB_HOP_SUM,          /* a sum that this node passes on */
-    NB_HOP_FINER         /* a sum that this node passes on with the finer codec */
+    NB_HOP_SUM,          /* a sum that this node passes on (NIBBLE_SECOND_HOP) */
+    NB_HOP_ROW           /* the sum of a row of the grid, which the next node codes once more */
 };
 /* Return the codec of a settled reduction for a segment of `values` values. sure: all of them belong to the
  * operation. */

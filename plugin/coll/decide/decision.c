@@ -288,7 +288,8 @@ enum nb_codec nb_op_segment_codec(const struct nb_op *op, bool sure, uint64_t va
     facts.sure = sure;
     facts.values = values;
     facts.passed_on = hop != NB_HOP_CONTRIBUTION;
-    facts.finer |= hop == NB_HOP_FINER;
+    if (facts.passed_on)
+        facts.bits = hop == NB_HOP_ROW ? 8 : nb_second_hop_bits(facts.params->second_hop);
     return nb_decide(&facts, NB_STAGE_SEGMENT).codec;
 }
 

@@ -53,7 +53,7 @@ static struct nb_reckon_nodes group_of(const struct nb_params *p, int nodes)
                                     .columns = grid.rows > 1 ? grid.columns : 0,
                                     .schedule = p->schedule,
                                     .unit = (double)(p->unit_bytes / 4096 * 4096),
-                                    .second_int8 = p->second_hop == NB_SECOND_HOP_INT8,
+                                    .second_bits = nb_second_hop_bits(p->second_hop),
                                     .rtt = 1e-6 * (double)p->link_rtt_us};
 }
 

@@ -367,10 +367,8 @@ static int plan_message(struct nb_coll_comm *comm, struct nb_task *t, enum goal 
     nb_msg_describe(comm, op, &t->segment, &t->msg);
     t->msg.bytes = bytes;
     /* Sums of rows always have 8 bits: they are coded once more on the next hop. */
-    t->msg.codec = (uint8_t)nb_op_segment_codec(
-        op, t->segment.sure, bytes / op->value,
-        goal == TO_FINISHER || comm->ctx->params->second_hop == NB_SECOND_HOP_INT8 ? NB_HOP_FINER
-                                                                                   : NB_HOP_SUM);
+    t->msg.codec = (uint8_t)nb_op_segment_codec(op, t->segment.sure, bytes / op->value,
+                                                goal == TO_FINISHER ? NB_HOP_ROW : NB_HOP_SUM);
     if (t->msg.codec != NB_CODEC_RAW && !nb_task_hold_error(t, block))
         return 0;
     if (goal != TO_ALL) {

@@ -132,8 +132,8 @@ const struct nb_schedule_ops nb_schedule_two_hop_gather = {
  *   k = 3/2 + N F / 8B, at most N (policy/reckon/cost.c)
  * owners receive at the same time, and
  *   direct    takes N (N-1) B t / k
- *   two hops  takes N B t, and a tenth more for the latency, or twice that with 8 bits on the second hop
- *             (NIBBLE_SECOND_HOP), all of which goes to the block's owner.
+ *   two hops  takes N B t, and a tenth more for the latency. The second hop goes to the block's owner, so 6
+ *             or 8 bits there (NIBBLE_SECOND_HOP) take half as much again or twice as much.
  * A second code of 4 bits doubles the error that one step adds, so two hops have to promise half as much
  * again.
  *
@@ -146,7 +146,7 @@ static enum nb_cost_second second_of(const struct nb_coll_comm *comm, const stru
 {
     if (nb_op_is_known_raw(comm, op, op->block * (uint64_t)comm->nnodes))
         return NB_COST_SECOND_RAW;
-    return comm->ctx->params->second_hop == NB_SECOND_HOP_INT8 ? NB_COST_SECOND_INT8 : NB_COST_SECOND_INT4;
+    return nb_cost_second_of(nb_second_hop_bits(comm->ctx->params->second_hop));
 }
 
 static int reduce_pays(const struct nb_coll_comm *comm, const struct nb_coll_req *win)

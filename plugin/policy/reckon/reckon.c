@@ -294,9 +294,7 @@ static enum nb_cost_schedule schedule_of(const struct nb_cost_machine *f, const 
 {
     const double flight = NB_COST_STEPS * op->chunk * op->channels;
     const double hop = g->rtt / 2 / (op->ratio * op->bytes / g->nodes / f->link);
-    const enum nb_cost_second second = !op->coded       ? NB_COST_SECOND_RAW
-                                       : g->second_int8 ? NB_COST_SECOND_INT8
-                                                        : NB_COST_SECOND_INT4;
+    const enum nb_cost_second second = op->coded ? nb_cost_second_of(g->second_bits) : NB_COST_SECOND_RAW;
 
     if (g->columns)
         return NB_COST_TWO_LEVEL;
@@ -331,8 +329,8 @@ double nb_reckon_gain(const struct nb_cost_machine *f, const struct nb_reckon_no
     op.group = g->columns;
     op.feedback = func != NB_FUNC_ALL_GATHER;
     op.schedule = schedule_of(f, g, &op);
-    if (g->second_int8 && func != NB_FUNC_ALL_GATHER)
-        op.ratio_again = op.ratio + 0.5 / value;
+    if (g->second_bits > 4 && func != NB_FUNC_ALL_GATHER)
+        op.ratio_again = op.ratio + (g->second_bits - 4) / (8 * value);
     coded = nb_reckon_seconds(f, &op, g->columns);
     op.coded = op.feedback = false;
     op.schedule = schedule_of(f, g, &op);

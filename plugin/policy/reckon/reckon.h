@@ -139,7 +139,18 @@ static inline double nb_cost_owners(double nodes, double flight, double block)
 }
 
 /* Coding of the second hop's sums in two hops. */
-enum nb_cost_second { NB_COST_SECOND_RAW, NB_COST_SECOND_INT4, NB_COST_SECOND_INT8 };
+enum nb_cost_second { NB_COST_SECOND_RAW, NB_COST_SECOND_INT4, NB_COST_SECOND_INT6, NB_COST_SECOND_INT8 };
+
+/* Return the bits of a sum that goes on, by NIBBLE_SECOND_HOP. */
+static inline unsigned nb_second_hop_bits(enum nb_second_hop_word word)
+{
+    return word == NB_SECOND_HOP_INT8 ? 8 : word == NB_SECOND_HOP_INT6 ? 6 : 4;
+}
+
+static inline enum nb_cost_second nb_cost_second_of(unsigned bits)
+{
+    return bits == 8 ? NB_COST_SECOND_INT8 : bits == 6 ? NB_COST_SECOND_INT6 : NB_COST_SECOND_INT4;
+}
 
 /* Return the hops that two hops wait for: a relay's window is complete when its values have come, so NCCL's
  * walk waits a hop in each turn, and each owner's result takes one more. 0: all is in flight at once. */
@@ -165,9 +176,9 @@ static inline double nb_cost_two_hops(double nodes, double flight, double block,
 static inline bool nb_cost_two_hops_pay(double nodes, double flight, double block, double hop,
                                         enum nb_cost_second second)
 {
-    const double two_hops =
-        nb_cost_two_hops(nodes, flight, block, hop, second == NB_COST_SECOND_INT8 ? 2.2 : 1.1);
-    const double promise = second == NB_COST_SECOND_INT8 ? 1.2 : second == NB_COST_SECOND_INT4 ? 1.5 : 1;
+    const double near = second == NB_COST_SECOND_INT8 ? 2.2 : second == NB_COST_SECOND_INT6 ? 1.6 : 1.1;
+    const double promise = second == NB_COST_SECOND_RAW ? 1 : second == NB_COST_SECOND_INT4 ? 1.5 : 1.2;
+    const double two_hops = nb_cost_two_hops(nodes, flight, block, hop, near);
 
     return (nodes - 1) / nb_cost_owners(nodes, flight, block) >= promise * two_hops;
 }
@@ -228,7 +239,7 @@ struct nb_reckon_nodes {
     int columns;                    /* of the grid. 0: every node sends to all nodes */
     enum nb_schedule_word schedule; /* NIBBLE_SCHEDULE. Two-level without a grid is auto */
     double unit;                    /* NIBBLE_UNIT_BYTES */
-    bool second_int8;               /* NIBBLE_SECOND_HOP: sums that go on have 8 bits */
+    unsigned second_bits;           /* NIBBLE_SECOND_HOP: bits of sums that go on. 0: 4 */
     double rtt;                     /* NIBBLE_LINK_RTT_US in seconds. 0: the nodes are near */
     double buffer;                  /* bytes of NCCL's buffer of a channel. 0: its default */
 };

@@ -172,10 +172,14 @@ static enum nb_codec codec_of_word(enum nb_sum_word word)
 
 static enum nb_codec sum_codec(const struct nb_facts *f, enum nb_dtype *dtype)
 {
-    const enum nb_codec codec = codec_of_word(sum_word(f->params, f->func));
+    const struct nb_codec_row *codec = nb_codec_row(codec_of_word(sum_word(f->params, f->func)));
 
     nb_policy_dtype(f->type, dtype);
-    return f->finer ? nb_codec_row(codec)->finer : codec;
+    if (f->finer)
+        return codec->finer;
+    if (codec->code != NB_CODEC_INT4 || f->bits <= codec->bits)
+        return codec->code;
+    return f->bits == 6 ? NB_CODEC_INT6 : NB_CODEC_INT8;
 }
 
 static ncclDataType_t type_of_untyped(enum nb_ag_untyped_word word)

@@ -65,9 +65,10 @@ struct nb_facts {
     bool shadow;
     /* NB_STAGE_VALUES */
     bool switched_off, gradient, young, warmup;
-    bool finer; /* 8 bits instead of 4: its error was too large, or this hop uses 8 bits */
+    bool finer; /* 8 bits instead of 4, since its error was too large */
     /* NB_STAGE_SEGMENT */
     bool passed_on; /* a sum that goes on, not a contribution */
+    unsigned bits;  /* least bits of its codec. 0: those of contributions */
     bool sure;      /* it holds only values */
     uint64_t values;
 };
