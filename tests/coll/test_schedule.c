@@ -239,6 +239,7 @@ START_TEST(bits_of_the_second_hop)
     ck_assert_str_eq(sum(4, 16 * MIB, 4 * MIB), "direct");
     ck_assert_str_eq(sum(8, 8 * MIB, 1 * MIB), "two-hop");
     ck_assert_int_eq(setenv("NIBBLE_SECOND_HOP", "int8", 1), 0);
+    nb_params_free(node.params);
     ck_assert_int_eq(nb_params_read(&node.params), 0);
     ck_assert_str_eq(sum(4, 16 * MIB, 1 * MIB), "direct");
     ck_assert_str_eq(sum(8, 32 * MIB, 1 * MIB), "two-hop");

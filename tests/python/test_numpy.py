@@ -281,7 +281,7 @@ class Report(unittest.TestCase):
         self.assertTrue(nc.version().startswith(nc.__version__ + " "))
         done = subprocess.run([sys.executable, "-m", "nibble_codec"], capture_output=True, text=True, check=True)
         self.assertRegex(done.stdout, rf"nibble_codec {re.escape(nc.__version__)}, library (.|\n)*int4: 4\.\d+ bits a value, NMSE 0\.00\d+\n")
-        self.assertIn("all-reduce between 4 nodes: 4.3", done.stdout)
+        self.assertIn("all-reduce between 4 nodes: 5.3", done.stdout)
 
 
 if __name__ == "__main__":

@@ -206,6 +206,12 @@ static void settle(struct options *o)
     s->params.link_rtt_us = (int64_t)o->rtt;
 }
 
+/* Return the ratio of sums that nodes code again and pass on, with the default NIBBLE_SECOND_HOP. */
+static double ratio_again(const struct options *o)
+{
+    return ratio_of(o, o->set.coded ? NB_CODEC_INT6 : NB_CODEC_RAW, (double)o->set.params.unit_bytes);
+}
+
 static bool predict(const struct options *o, const struct scale_result *r, double *seconds)
 {
     const struct scale_settings *s = &o->set;
@@ -225,6 +231,8 @@ static bool predict(const struct options *o, const struct scale_result *r, doubl
 
     op.coded = s->coded;
     op.feedback = s->func != NB_FUNC_ALL_GATHER;
+    if (op.feedback)
+        op.ratio_again = ratio_again(o);
     op.chunk = (double)s->chunk;
     op.channels = s->channels;
     op.unit = unit;
@@ -254,10 +262,10 @@ static double ideal(const struct options *o)
     const enum nb_codec codec = !s->coded                       ? NB_CODEC_RAW
                                 : s->func == NB_FUNC_ALL_GATHER ? NB_CODEC_ULP
                                                                 : NB_CODEC_INT4;
-    const double ways = s->func == NB_FUNC_ALL_REDUCE ? 2 : 1;
+    const double once = ratio_of(o, codec, (double)s->params.unit_bytes);
+    const double ratios = s->func == NB_FUNC_ALL_REDUCE ? once + ratio_again(o) : once;
 
-    return ways * (s->nodes - 1) / s->nodes * (double)s->bytes *
-           ratio_of(o, codec, (double)s->params.unit_bytes) / s->link;
+    return ratios * (s->nodes - 1) / s->nodes * (double)s->bytes / s->link;
 }
 
 /* Print one line of the table. Return false when the run failed, or the prediction is off. */
