@@ -23,131 +23,18 @@
  */
 #include <dirent.h>
 #include <math.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include "library.h"
 #include "nibble/nccl_types.h"
+#include "ranks.h"
 
-#define MAX_RANKS 16
 #define CODED_ERROR 1e-6 /* of the sums' power: what rounding of float32 cannot reach */
 
-struct id { /* ncclUniqueId */
-    char bytes[128];
-};
-
-static struct {
-    const char *(*text)(int);
-    const char *(*last)(void *);
-    int (*version)(int *);
-    int (*id)(struct id *);
-    int (*init)(void **, int, struct id, int);
-    int (*all_reduce)(const void *, void *, size_t, int, int, void *, void *);
-    int (*reduce_scatter)(const void *, void *, size_t, int, int, void *, void *);
-    int (*all_gather)(const void *, void *, size_t, int, void *, void *);
-    int (*finalize)(void *);
-    int (*destroy)(void *);
-    int (*abort)(void *);
-    int (*split)(void *, int, int, void **, const void *);
-    int (*shrink)(void *, const int *, int, void **, const void *, int);
-    int (*grow_id)(void *, struct id *);
-    int (*grow)(void *, int, const struct id *, int, void **, const void *);
-    int (*revoke)(void *, int);
-    int (*error)(void *, int *);
-} nccl;
-
-static void *get(const char *name)
-{
-    return library_function(name, 0);
-}
-
-static void find_functions(void)
-{
-    *(void **)&nccl.text = get("ncclGetErrorString");
-    *(void **)&nccl.last = get("ncclGetLastError");
-    *(void **)&nccl.version = get("ncclGetVersion");
-    *(void **)&nccl.id = get("ncclGetUniqueId");
-    *(void **)&nccl.init = get("ncclCommInitRank");
-    *(void **)&nccl.all_reduce = get("ncclAllReduce");
-    *(void **)&nccl.reduce_scatter = get("ncclReduceScatter");
-    *(void **)&nccl.all_gather = get("ncclAllGather");
-    *(void **)&nccl.finalize = get("ncclCommFinalize");
-    *(void **)&nccl.destroy = get("ncclCommDestroy");
-    *(void **)&nccl.abort = get("ncclCommAbort");
-    *(void **)&nccl.split = get("ncclCommSplit");
-    *(void **)&nccl.shrink = library_function("ncclCommShrink", 1);
-    *(void **)&nccl.grow_id = library_function("ncclCommGetUniqueId", 1);
-    *(void **)&nccl.grow = library_function("ncclCommGrow", 1);
-    *(void **)&nccl.revoke = library_function("ncclCommRevoke", 1);
-    *(void **)&nccl.error = get("ncclCommGetAsyncError");
-}
-
-static void check(int result, const char *what)
-{
-    if (result != ncclSuccess)
-        die("%s: %s (%s)", what, nccl.text(result), nccl.last(NULL));
-}
-
-/* ---- Shared by the ranks ------------------------------------------------------------------------------- */
-
-static struct shared {
-    struct id id;
-    unsigned arrived[2];
-    uint64_t sum[MAX_RANKS];
-} * shared;
-
 static bool control; /* without nibble */
-
-/* Wait until all ranks are here. A rank that dies ends the others through the parent. */
-static void meet(int ranks)
-{
-    static unsigned round;
-    const unsigned target = (++round + 1) / 2 * (unsigned)ranks, which = round % 2;
-
-    __atomic_add_fetch(&shared->arrived[which], 1, __ATOMIC_ACQ_REL);
-    while (__atomic_load_n(&shared->arrived[which], __ATOMIC_ACQUIRE) < target)
-        usleep(500);
-}
-
-struct member { /* a rank of a communicator */
-    int rank, ranks, per_node;
-    void *comm, *stream;
-};
-
-static void open_comm(struct member *m)
-{
-    if (m->rank == 0)
-        check(nccl.id(&shared->id), "ncclGetUniqueId");
-    meet(m->ranks);
-    check(nccl.init(&m->comm, m->ranks, shared->id, m->rank), "ncclCommInitRank");
-    device_comm(m->comm);
-    m->stream = stream_create();
-}
-
-/* End the communicator on this rank alone. */
-static void leave_comm(struct member *m)
-{
-    int error = 0;
-
-    check(nccl.error(m->comm, &error), "ncclCommGetAsyncError");
-    check(error, "an operation");
-    device_forget(m->comm);
-    check(nccl.finalize(m->comm), "ncclCommFinalize");
-    check(nccl.destroy(m->comm), "ncclCommDestroy");
-    stream_destroy(m->stream);
-}
-
-static void close_comm(struct member *m)
-{
-    leave_comm(m);
-    meet(m->ranks);
-}
 
 /* ---- Cases --------------------------------------------------------------------------------------------- */
 
@@ -202,7 +89,7 @@ static void raw(struct member *m)
 {
     static const size_t counts[] = {1, 1000, 65536, 300007, 1000000};
 
-    open_comm(m);
+    open_comm(m, NULL);
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
         exact(m, counts[i], (int)i);
     close_comm(m);
@@ -211,7 +98,7 @@ static void raw(struct member *m)
 static void again(struct member *m)
 {
     for (int k = 0; k < 3; k++) {
-        open_comm(m);
+        open_comm(m, NULL);
         exact(m, 20000, k);
         close_comm(m);
     }
@@ -224,7 +111,7 @@ static void many(struct member *m)
 
     for (int i = 0; i < MANY; i++) {
         one[i] = *m;
-        open_comm(&one[i]);
+        open_comm(&one[i], NULL);
     }
     for (int k = 0; k < 2 * MANY; k++)
         exact(&one[(k * 3) % MANY], 5000, k);
@@ -232,19 +119,11 @@ static void many(struct member *m)
         close_comm(&one[i]);
 }
 
-/* Take a communicator that NCCL has made. */
-static void take_comm(struct member *m, int ranks)
-{
-    m->ranks = ranks;
-    device_comm(m->comm);
-    m->stream = stream_create();
-}
-
 static void split(struct member *m)
 {
     struct member child = *m;
 
-    open_comm(m);
+    open_comm(m, NULL);
     check(nccl.split(m->comm, 0, m->rank, &child.comm, NULL), "ncclCommSplit");
     take_comm(&child, m->ranks);
     for (int k = 0; k < 2; k++) {
@@ -283,13 +162,13 @@ static void abort_waiting(struct member *m, float *values)
 
 static void abort_comm(struct member *m)
 {
-    open_comm(m);
+    open_comm(m, NULL);
     abort_waiting(m, wait_alone(m));
 }
 
 static void revoke_comm(struct member *m)
 {
-    open_comm(m);
+    open_comm(m, NULL);
     float *values = wait_alone(m);
     check(nccl.revoke(m->comm, 0), "ncclCommRevoke");
     abort_waiting(m, values);
@@ -304,7 +183,7 @@ static void shrink(struct member *m)
 
     for (int i = 0; i < m->per_node; i++)
         gone[i] = left + i;
-    open_comm(m);
+    open_comm(m, NULL);
     if (m->rank < left) {
         check(nccl.shrink(m->comm, gone, m->per_node, &child.comm, NULL, 0), "ncclCommShrink");
         take_comm(&child, left);
@@ -391,7 +270,7 @@ static void coded(struct member *m)
     const size_t count = 200000, all = count * (size_t)m->ranks;
     float *in = device_alloc(all * 4), *out = device_alloc(all * 4);
 
-    open_comm(m);
+    open_comm(m, NULL);
     for (int round = 0; round < 4; round++) {
         uint64_t sum = 0;
         for (size_t i = 0; i < all; i++)
@@ -436,7 +315,7 @@ static void sharded(struct member *m)
     float *shard[LAYERS], *full[LAYERS], *gradients = device_alloc(all * 4), *sums = device_alloc(SHARD * 4);
     unsigned coded_late = 0;
 
-    open_comm(m);
+    open_comm(m, NULL);
     for (int l = 0; l < LAYERS; l++) {
         shard[l] = device_alloc(SHARD * 4);
         full[l] = device_alloc(all * 4);
@@ -541,34 +420,23 @@ static void check_remains(const char *after)
     descriptors = d;
 }
 
-static void run_rank(struct member m, char **arg, int count)
+static void run_cases(const struct member *start, void *arg)
 {
-    char host[32];
+    char **name = arg;
+    struct member m = *start;
     int version;
 
-    snprintf(host, sizeof(host), "node%d", m.rank / m.per_node);
-    setenv("NCCL_HOSTID", host, 1);
-    /* The last node may have another version of the plugin. */
-    if (getenv("NB_OTHER_PLUGIN") && m.rank >= m.ranks - m.per_node)
-        setenv("NCCL_NET_PLUGIN", getenv("NB_OTHER_PLUGIN"), 1);
-    library_layout(arg[1]);
-    library_open(arg[0]);
-    find_functions();
-    device_use(m.rank % m.per_node);
     check(nccl.version(&version), "ncclGetVersion");
-    /* Before 2.31 a child has CollNet only where it shares its parent's connections. */
-    if (version < 23100)
-        setenv("NCCL_COMM_SPLIT_SHARE_RESOURCES", "1", 1);
-    for (int i = 3; i < count; i++)
+    for (int i = 2; name[i]; i++)
         for (size_t c = 0; c < CASES; c++)
-            if (strcmp(cases[c].name, arg[i]) == 0) {
+            if (strcmp(cases[c].name, name[i]) == 0) {
                 if ((cases[c].run == grow && !nccl.grow) || (cases[c].run == revoke_comm && !nccl.revoke))
                     continue;
                 cases[c].run(&m);
-                check_remains(arg[i]);
+                check_remains(name[i]);
                 if (m.rank == 0)
-                    printf("ok      NCCL %d, %s nodes%s: %s\n", version, arg[2],
-                           control ? " over NCCL's sockets" : "", arg[i]);
+                    printf("ok      NCCL %d, %s nodes%s: %s\n", version, name[1],
+                           control ? " over NCCL's sockets" : "", name[i]);
                 fflush(stdout);
             }
 }
@@ -576,8 +444,7 @@ static void run_rank(struct member m, char **arg, int count)
 int main(int argc, char **argv)
 {
     const char *plugin = getenv("NCCL_NET_PLUGIN");
-    int nodes, per_node = 1, status, failed = 0;
-    pid_t child[MAX_RANKS] = {0};
+    int nodes, per_node = 1;
 
     if (argc == 2 && strcmp(argv[1], "names") == 0) {
         library_names();
@@ -587,28 +454,5 @@ int main(int argc, char **argv)
         nodes * per_node > MAX_RANKS)
         die("usage: %s names | LIBRARY LAYOUT NODES[xRANKS] CASE...", argv[0]);
     control = plugin && strcmp(plugin, "none") == 0;
-    shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED)
-        die("no memory");
-    const int ranks = nodes * per_node;
-    for (int i = 0; i < ranks; i++) {
-        child[i] = fork();
-        if (child[i] == 0) {
-            run_rank((struct member){.rank = i, .ranks = ranks, .per_node = per_node}, argv + 1, argc - 1);
-            exit(0);
-        }
-    }
-    for (int i = 0; i < ranks; i++) {
-        const pid_t pid = wait(&status);
-        if (WIFSIGNALED(status) && !failed)
-            fprintf(stderr, "FAIL: a rank ended by signal %d\n", WTERMSIG(status));
-        for (int k = 0; k < ranks; k++) {
-            if (child[k] == pid)
-                child[k] = 0;
-            else if (status && child[k] > 0 && !failed)
-                kill(child[k], 9);
-        }
-        failed |= status != 0;
-    }
-    return failed;
+    return ranks_run(argv[1], argv[2], nodes, per_node, run_cases, argv + 2);
 }

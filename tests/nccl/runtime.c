@@ -77,7 +77,7 @@ static int alloc(void **p, size_t size, int kind)
     size = (size + GRAIN - 1) / GRAIN * GRAIN;
     if (!size)
         size = GRAIN;
-    *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (*p == MAP_FAILED) {
         *p = NULL;
         return NO_MEMORY;

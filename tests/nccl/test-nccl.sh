@@ -6,15 +6,15 @@
 #   make check        one library: the first file of NB_NCCL_LIBRARIES (words), or the one of the package
 #                     nvidia-nccl-* that NB_PYTHON (python3) finds. Without such a file the test is skipped
 #   make check-nccl   the files of NB_NCCL_LIBRARIES, or NCCL 2.28.9, 2.30.7, 2.31.2 and 2.32.3 from their
-#                     packages, which pip downloads. Two to four nodes, all cases of cluster.c, and the same
-#                     over NCCL's own sockets as control
+#                     packages, which pip downloads. Two to four nodes, all cases of cluster.c, the same over
+#                     NCCL's own sockets as control, and the jobs of tests/jobs
 set -u
 NB_SRCDIR=${NB_SRCDIR:-$(dirname "$0")/../..}
 # shellcheck source=tests/suite.sh
 . "$NB_SRCDIR/tests/suite.sh"
 unset_settings
 python=${NB_PYTHON:-python3}
-cluster=$builddir/tests/nccl/cluster
+cluster=$builddir/tests/nccl/cluster # and jobs beside it
 long=0
 [ "${NB_NCCL_TESTS:-}" != long ] || long=1
 
@@ -68,17 +68,17 @@ export LD_LIBRARY_PATH="$tmp" NCCL_TOPO_FILE="$srcdir/tests/nccl/topology.xml" N
 # A channel costs a rank a tenth of a second.
 [ $long = 1 ] || export NCCL_MAX_NCHANNELS=2
 
-# run NODES[xRANKS] "SETTING..." CASE...: run the cases on the library $file. After five minutes they end.
-run()
+# play PROGRAM "SETTING..." ARGUMENT...: run cluster or jobs on the library $file. After ten minutes they end.
+play()
 {
-    nodes=$1
+    program=$1
     settings=$2
     shift 2
     # shellcheck disable=SC2086
-    env $settings timeout 300 "$cluster" "$file" "$tmp/layout" "$nodes" "$@" >"$tmp/log" 2>&1
+    env $settings timeout 600 "$builddir/tests/nccl/$program" "$file" "$tmp/layout" "$@" >"$tmp/log" 2>&1
     rc=$?
     grep '^ok' "$tmp/log"
-    [ $rc = 0 ] || fail "$file: $nodes nodes, $settings: status $rc:
+    [ $rc = 0 ] || fail "$file: $program $1, $settings: status $rc:
 $(grep -E '^FAIL|WARN|runtime has no' "$tmp/log" | tail -n 12)"
     # Without nibble, or on another way than CollNet, the results prove nothing.
     case $settings in *NCCL_NET_PLUGIN=none*)
@@ -95,10 +95,21 @@ $(grep -E '^FAIL|WARN|runtime has no' "$tmp/log" | tail -n 12)"
     done
 }
 
+# run NODES[xRANKS] "SETTING..." CASE...
+run()
+{
+    nodes=$1
+    settings=$2
+    shift 2
+    play cluster "$settings" "$nodes" "$@"
+}
+
 raw="NCCL_ALGO=CollnetDirect NIBBLE_FORCE_COLLNET=1 NIBBLE_AG=raw NIBBLE_RS=raw NIBBLE_AR=raw"
 coded="NIBBLE_GRAD=all NIBBLE_WARMUP_STEPS=0 NIBBLE_AR=int4 NIBBLE_RS=int4"
 rails="NIBBLE_DEVS_PER_NIC=2" # each of two ranks of a node is a head then
+jobs="NIBBLE_RS=int4 NIBBLE_AR=int4 NCCL_ALGO=CollnetDirect,Ring NCCL_MAX_NCHANNELS=2"
 sockets="NCCL_NET_PLUGIN=none NCCL_COLLNET_ENABLE=0 NCCL_ALGO=Ring"
+known=$(sed -n 's/^\([a-z0-9-]*\):.*/\1/p' "$srcdir/tests/jobs/known-violations.txt")
 # The same plugin with another text of its rules, which nodes compare by a hash.
 LC_ALL=C sed 's/wire format %u, rules %u/wire format %u; rules %u/' "$plugin" >"$tmp/libother.so"
 cmp -s "$plugin" "$tmp/libother.so" && fail "the plugin has no text of its rules"
@@ -112,8 +123,9 @@ for file in $files; do
         grep ' version=.*net_table=')
     run 2 "$raw" raw again
     run 2x2 "$coded $rails" coded
-    run 2 "NIBBLE_RS=int4" sharded
+    play jobs "$jobs" ddp-adamw fsdp2-muon
     [ $long = 1 ] || continue
+    run 2 "NIBBLE_RS=int4" sharded
     run 2 "$raw" again many split abort raw
     run 3 "$raw" raw many split shrink grow revoke abort
     run 4 "$raw" raw again split abort
@@ -127,6 +139,8 @@ for file in $files; do
     run 2 "$sockets" raw coded sharded again split abort
     run 3 "$sockets" raw many shrink grow revoke
     run 2x2 "$sockets" raw coded sharded again split abort
+    # shellcheck disable=SC2046
+    play jobs "$jobs" $("$builddir/tests/nccl/jobs" list | grep -vxF "$known")
     # Versions with other rules decline together, and NCCL's rings run over the plugin's connections.
     run 3 "NCCL_ALGO=CollnetDirect,Ring NB_OTHER_PLUGIN=$tmp/libother.so" raw again
     grep -q 'CollNet is declined on all nodes' "$tmp/log" || fail "$file: two versions of nibble ran together"

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See ranks.h. */
+#include "ranks.h"
+
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "nibble/nccl_types.h"
+
+struct nccl nccl;
+struct shared *shared;
+
+static void *get(const char *name)
+{
+    return library_function(name, 0);
+}
+
+static void find_functions(void)
+{
+    *(void **)&nccl.text = get("ncclGetErrorString");
+    *(void **)&nccl.last = get("ncclGetLastError");
+    *(void **)&nccl.version = get("ncclGetVersion");
+    *(void **)&nccl.id = get("ncclGetUniqueId");
+    *(void **)&nccl.init = get("ncclCommInitRank");
+    *(void **)&nccl.init_with = get("ncclCommInitRankConfig");
+    *(void **)&nccl.all_reduce = get("ncclAllReduce");
+    *(void **)&nccl.reduce_scatter = get("ncclReduceScatter");
+    *(void **)&nccl.all_gather = get("ncclAllGather");
+    *(void **)&nccl.finalize = get("ncclCommFinalize");
+    *(void **)&nccl.destroy = get("ncclCommDestroy");
+    *(void **)&nccl.abort = get("ncclCommAbort");
+    *(void **)&nccl.split = get("ncclCommSplit");
+    *(void **)&nccl.shrink = library_function("ncclCommShrink", 1);
+    *(void **)&nccl.grow_id = library_function("ncclCommGetUniqueId", 1);
+    *(void **)&nccl.grow = library_function("ncclCommGrow", 1);
+    *(void **)&nccl.revoke = library_function("ncclCommRevoke", 1);
+    *(void **)&nccl.error = get("ncclCommGetAsyncError");
+}
+
+void check(int result, const char *what)
+{
+    if (result != ncclSuccess)
+        die("%s: %s (%s)", what, nccl.text(result), nccl.last(NULL));
+}
+
+void meet(int ranks)
+{
+    static unsigned round;
+    const unsigned target = (++round + 1) / 2 * (unsigned)ranks, which = round % 2;
+
+    __atomic_add_fetch(&shared->arrived[which], 1, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(&shared->arrived[which], __ATOMIC_ACQUIRE) < target)
+        usleep(500);
+}
+
+/* The first members of NCCL's configuration, as 2.28 has them. `size` says that later ones are missing. */
+struct config {
+    size_t size;
+    unsigned magic, version;
+    int blocking, cga_size, least_ctas, most_ctas;
+    const char *net;
+    int shares_split, traffic_class;
+    const char *name;
+};
+
+void open_comm(struct member *m, const char *name)
+{
+    const struct config config = {.size = sizeof(config),
+                                  .magic = 0xcafebeef,
+                                  .version = 22700,
+                                  .blocking = INT_MIN,
+                                  .cga_size = INT_MIN,
+                                  .least_ctas = INT_MIN,
+                                  .most_ctas = INT_MIN,
+                                  .shares_split = INT_MIN,
+                                  .traffic_class = INT_MIN,
+                                  .name = name};
+
+    if (m->rank == 0)
+        check(nccl.id(&shared->id), "ncclGetUniqueId");
+    meet(m->ranks);
+    if (name)
+        check(nccl.init_with(&m->comm, m->ranks, shared->id, m->rank, &config), "ncclCommInitRankConfig");
+    else
+        check(nccl.init(&m->comm, m->ranks, shared->id, m->rank), "ncclCommInitRank");
+    take_comm(m, m->ranks);
+}
+
+void take_comm(struct member *m, int ranks)
+{
+    m->ranks = ranks;
+    device_comm(m->comm);
+    m->stream = stream_create();
+}
+
+void leave_comm(struct member *m)
+{
+    int error = 0;
+
+    check(nccl.error(m->comm, &error), "ncclCommGetAsyncError");
+    check(error, "an operation");
+    device_forget(m->comm);
+    check(nccl.finalize(m->comm), "ncclCommFinalize");
+    check(nccl.destroy(m->comm), "ncclCommDestroy");
+    stream_destroy(m->stream);
+}
+
+void close_comm(struct member *m)
+{
+    leave_comm(m);
+    meet(m->ranks);
+}
+
+static void prepare(const struct member *m, const char *library, const char *layout)
+{
+    char host[32];
+    int version;
+
+    snprintf(host, sizeof(host), "node%d", m->rank / m->per_node);
+    setenv("NCCL_HOSTID", host, 1);
+    /* The last node may have another version of the plugin. */
+    if (getenv("NB_OTHER_PLUGIN") && m->rank >= m->ranks - m->per_node)
+        setenv("NCCL_NET_PLUGIN", getenv("NB_OTHER_PLUGIN"), 1);
+    library_layout(layout);
+    library_open(library);
+    find_functions();
+    device_use(m->rank % m->per_node);
+    check(nccl.version(&version), "ncclGetVersion");
+    /* Before 2.31 a child has CollNet only where it shares its parent's connections. */
+    if (version < 23100)
+        setenv("NCCL_COMM_SPLIT_SHARE_RESOURCES", "1", 1);
+}
+
+int ranks_run(const char *library, const char *layout, int nodes, int per_node,
+              void (*run)(const struct member *, void *), void *arg)
+{
+    const int ranks = nodes * per_node;
+    int status, failed = 0;
+    pid_t child[MAX_RANKS] = {0};
+
+    shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
+        die("no memory");
+    fflush(stdout);
+    for (int i = 0; i < ranks; i++) {
+        child[i] = fork();
+        if (child[i] == 0) {
+            const struct member m = {.rank = i, .ranks = ranks, .per_node = per_node};
+            prepare(&m, library, layout);
+            run(&m, arg);
+            exit(0);
+        }
+    }
+    for (int i = 0; i < ranks; i++) {
+        const pid_t pid = wait(&status);
+        if (WIFSIGNALED(status) && !failed)
+            fprintf(stderr, "FAIL: a rank ended by signal %d\n", WTERMSIG(status));
+        for (int k = 0; k < ranks; k++) {
+            if (child[k] == pid)
+                child[k] = 0;
+            else if (status && child[k] > 0 && !failed)
+                kill(child[k], 9);
+        }
+        failed |= status != 0;
+    }
+    munmap(shared, sizeof(*shared));
+    return failed;
+}

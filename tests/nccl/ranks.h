@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Processes that are ranks of one job, and the functions of NVIDIA's library that they call. */
+#ifndef NIBBLE_TESTS_NCCL_RANKS_H
+#define NIBBLE_TESTS_NCCL_RANKS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "library.h"
+
+#define MAX_RANKS 16
+
+struct id { /* ncclUniqueId */
+    char bytes[128];
+};
+
+/* NCCL's functions. Those of later releases may be NULL: shrink, grow_id, grow, revoke. */
+extern struct nccl {
+    const char *(*text)(int);
+    const char *(*last)(void *);
+    int (*version)(int *);
+    int (*id)(struct id *);
+    int (*init)(void **, int, struct id, int);
+    int (*init_with)(void **, int, struct id, int, const void *);
+    int (*all_reduce)(const void *, void *, size_t, int, int, void *, void *);
+    int (*reduce_scatter)(const void *, void *, size_t, int, int, void *, void *);
+    int (*all_gather)(const void *, void *, size_t, int, void *, void *);
+    int (*finalize)(void *);
+    int (*destroy)(void *);
+    int (*abort)(void *);
+    int (*split)(void *, int, int, void **, const void *);
+    int (*shrink)(void *, const int *, int, void **, const void *, int);
+    int (*grow_id)(void *, struct id *);
+    int (*grow)(void *, int, const struct id *, int, void **, const void *);
+    int (*revoke)(void *, int);
+    int (*error)(void *, int *);
+} nccl;
+
+/* End the program on an error of NCCL. */
+void check(int result, const char *what);
+
+/* Memory of all ranks. */
+extern struct shared {
+    struct id id;
+    unsigned arrived[2];
+    uint64_t sum[MAX_RANKS];
+} * shared;
+
+struct member { /* a rank of a communicator */
+    int rank, ranks, per_node;
+    void *comm, *stream;
+};
+
+/* Wait until all ranks are here. A rank that dies ends the others through the parent. */
+void meet(int ranks);
+
+/* Make a communicator of all ranks. `name` may be NULL. */
+void open_comm(struct member *m, const char *name);
+/* Take a communicator that NCCL has made. */
+void take_comm(struct member *m, int ranks);
+/* End the communicator, and with leave_comm on this rank alone. */
+void close_comm(struct member *m);
+void leave_comm(struct member *m);
+
+/* Run a process for each rank: load the library, and call `run`. Return 0 if all ended well. */
+int ranks_run(const char *library, const char *layout, int nodes, int per_node,
+              void (*run)(const struct member *, void *), void *arg);
+
+#endif
