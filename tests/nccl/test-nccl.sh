@@ -107,7 +107,8 @@ run()
 raw="NCCL_ALGO=CollnetDirect NIBBLE_FORCE_COLLNET=1 NIBBLE_AG=raw NIBBLE_RS=raw NIBBLE_AR=raw"
 coded="NIBBLE_GRAD=all NIBBLE_WARMUP_STEPS=0 NIBBLE_AR=int4 NIBBLE_RS=int4"
 rails="NIBBLE_DEVS_PER_NIC=2" # each of two ranks of a node is a head then
-jobs="NIBBLE_RS=int4 NIBBLE_AR=int4 NCCL_ALGO=CollnetDirect,Ring NCCL_MAX_NCHANNELS=2"
+few="NCCL_MAX_NCHANNELS=2"    # six ranks connect all channels for minutes
+jobs="NIBBLE_RS=int4 NIBBLE_AR=int4 NCCL_ALGO=CollnetDirect,Ring $few"
 sockets="NCCL_NET_PLUGIN=none NCCL_COLLNET_ENABLE=0 NCCL_ALGO=Ring"
 known=$(sed -n 's/^\([a-z0-9-]*\):.*/\1/p' "$srcdir/tests/jobs/known-violations.txt")
 # The same plugin with another text of its rules, which nodes compare by a hash.
@@ -131,10 +132,11 @@ for file in $files; do
     run 4 "$raw" raw again split abort
     run 3 "$coded" coded
     run 4 "$coded" coded
+    run 2 "$coded NIBBLE_GRAD=all_reduce:float32:400000" named
     run 4 "NIBBLE_RS=int4" sharded
     run 2x2 "$raw $rails" raw again split abort
-    run 3x2 "$raw $rails" raw many shrink grow revoke
-    run 3x2 "$coded $rails" coded
+    run 3x2 "$raw $rails $few" raw many shrink grow revoke
+    run 3x2 "$coded $rails $few" coded
     run 2x2 "NIBBLE_RS=int4 $rails" sharded
     run 2 "$sockets" raw coded sharded again split abort
     run 3 "$sockets" raw many shrink grow revoke
