@@ -28,7 +28,7 @@
 #define LEAST_CODED 2048
 
 static const struct job_entry *const tables[] = {jobs_data_parallel, jobs_sharded, jobs_model_parallel,
-                                                 jobs_local, jobs_others};
+                                                 jobs_local,         jobs_others,  jobs_consequences};
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 
 struct comm {
