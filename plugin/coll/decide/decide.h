@@ -143,10 +143,13 @@ struct nb_sig_report {
     struct nb_encode_stats encode;
     double recent_nmse; /* moving average over measured segments with 4 bits */
     unsigned measured;  /* number of measured segments, up to a limit */
-    /* Energies at sampled positions, moving averages: of this node's values and of the sums. sum_nmse: error
-     * of the sums, which is larger than recent_nmse where contributions cancel. */
-    double recent_own2, recent_sum2, sum_nmse;
+    /* Energies at sampled positions, moving averages: of a coded contribution, of the coded sum on the second
+     * hop, and of the complete sum. sum_nmse: error of the complete sums, which is larger than recent_nmse
+     * where contributions cancel. */
+    double recent_own2, recent_hop2, recent_sum2, sum_nmse;
     unsigned sums;              /* number of sampled sums, up to a limit */
+    double hop_nmse;            /* moving average: error of sums on the second hop over their energy */
+    int passed_on;              /* hop_nmse has a value */
     int fallen_back;            /* 8 bits from now on */
     uint64_t bytes, wire_bytes; /* encoded segments, before and after (shadow mode: as if sent) */
 };
@@ -239,10 +242,20 @@ void nb_decisions_count_raw(struct nb_coll_comm *comm, enum nb_func func, enum n
 /* Count an encoded segment of a settled operation. */
 void nb_op_encoded(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_encode_stats *stats,
                    size_t bytes, size_t coded);
+/* Energies at the same positions of a segment. */
+struct nb_sum_energies {
+    double own2;    /* this node's values */
+    double others2; /* the sum of all other nodes' values */
+    double sum2;    /* the complete sum */
+    /* The sum of the others came coded in one message (two-hop and two-level reduce-scatters). */
+    bool others_coded;
+};
 /* nb_op_wants_energies: return whether the error of the operation's sums is still to be judged. nb_op_summed:
- * judge it by the energies of this node's values and of the complete sum at the same positions. */
+ * judge it by these energies. */
 bool nb_op_wants_energies(const struct nb_op *op);
-void nb_op_summed(struct nb_coll_comm *comm, struct nb_op *op, double own2, double sum2);
+void nb_op_summed(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_sum_energies *energies);
+/* Note the error with which this node has coded a complete sum for its second hop. */
+void nb_op_passed_on(const struct nb_op *op, const struct nb_encode_stats *stats);
 /* Call when the own block of an all-gather has been sent whole. */
 void nb_op_gathered(struct nb_coll_comm *comm, struct nb_op *op);
 

@@ -49,7 +49,7 @@ struct nb_op_info {
     int fresh;
     struct nb_residual *ef;
     struct nb_sig_report *report;
-    double own2, sum2; /* energies of a sampled sum that is still to be judged */
+    struct nb_sum_energies looked2; /* of a sampled sum that is still to be judged */
 };
 
 /* Evidence from an operation's values. There are as many as operations that wait for their decision at the
@@ -440,38 +440,57 @@ bool nb_op_wants_energies(const struct nb_op *op)
 }
 
 /* Judge the error of a sum. All nodes' contributions have about the energy and the coding error of this
- * node's, on average over blocks and operations. Their errors are independent, so those of all other nodes
- * add up. */
+ * node's, on average over blocks and operations. Their errors are independent, so those of all coded
+ * contributions add up. A second hop codes the sum of an all-reduce, or the sum of the others' values of a
+ * reduce-scatter, to which neither its summing node nor its owner sends a coded contribution. */
 static void judge_sum(struct nb_coll_comm *comm, struct nb_op_info *f)
 {
     struct nb_sig_report *r = f->report;
+    struct nb_sum_energies *e = &f->looked2;
     const double limit = comm->ctx->params->fallback_nmse, rate = r->sums ? NMSE_RATE : 1.0;
+    const int coded = comm->nnodes - (e->others_coded ? 2 : 1);
+    double hop2 = 0;
 
-    if (!(f->own2 > 0))
+    if (!(e->own2 > 0))
         return;
-    r->recent_own2 += rate * (f->own2 - r->recent_own2);
-    r->recent_sum2 += rate * (f->sum2 - r->recent_sum2);
-    f->own2 = 0;
+    if (e->others_coded)
+        hop2 = e->others2;
+    else if (f->call.func == NB_FUNC_ALL_REDUCE)
+        hop2 = e->sum2;
+    r->recent_own2 += rate * (e->own2 - r->recent_own2);
+    r->recent_hop2 += rate * (hop2 - r->recent_hop2);
+    r->recent_sum2 += rate * (e->sum2 - r->recent_sum2);
+    e->own2 = 0;
     if (r->sums < SUMS)
         r->sums++;
     if (!(r->recent_sum2 > 0))
         return;
-    r->sum_nmse = r->recent_nmse * (comm->nnodes - 1) * (r->recent_own2 / r->recent_sum2);
+    r->sum_nmse = (r->recent_nmse * coded * r->recent_own2 + r->hop_nmse * r->recent_hop2) / r->recent_sum2;
     if (limit <= 0 || r->measured < NMSE_PIECES || r->sums < SUMS || r->sum_nmse <= limit || r->fallen_back)
         return;
     fall_back(comm, f, r->sum_nmse, "their sum's energy, since contributions cancel");
 }
 
-void nb_op_summed(struct nb_coll_comm *comm, struct nb_op *op, double own2, double sum2)
+void nb_op_summed(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_sum_energies *energies)
 {
     struct nb_op_info *f = op->info;
 
-    if (!isfinite(own2) || !isfinite(sum2))
+    if (!isfinite(energies->own2 + energies->sum2 + energies->others2))
         return;
-    f->own2 = own2;
-    f->sum2 = sum2;
+    f->looked2 = *energies;
     if (f->settled && f->codec != NB_CODEC_RAW)
         judge_sum(comm, f);
+}
+
+void nb_op_passed_on(const struct nb_op *op, const struct nb_encode_stats *stats)
+{
+    struct nb_sig_report *r = op->info->report;
+    const double nmse = stats->noise2 / stats->signal2;
+
+    if (!isfinite(nmse))
+        return;
+    r->hop_nmse += (r->passed_on ? NMSE_RATE : 1.0) * (nmse - r->hop_nmse);
+    r->passed_on = 1;
 }
 
 void nb_op_encoded(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_encode_stats *stats,

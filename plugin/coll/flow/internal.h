@@ -439,6 +439,7 @@ struct nb_reduce {
     struct nb_pool results;  /* results of all-reduces, which go to several peers */
     uint8_t *partial;        /* [NB_PARTIALS] sums on their way to their owners */
     unsigned partials;       /* bits: partials in use */
+    unsigned passed_on;      /* counts coded sums that go on */
     struct nb_look look;
 };
 

@@ -231,25 +231,30 @@ int nb_look_next(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
     return 1;
 }
 
-static double energy(enum nb_dtype type, const uint32_t *picks, unsigned n)
+static double pick(enum nb_dtype type, const uint32_t *at)
 {
-    double sum = 0;
-
-    for (unsigned i = 0; i < n; i++) {
-        const double v = (double)nb_load_value(type, (const uint8_t *)&picks[i], 0); /* little-endian */
-        sum += v * v;
-    }
-    return sum;
+    return (double)nb_load_value(type, (const uint8_t *)at, 0); /* little-endian */
 }
 
 void nb_look_end(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 {
     struct nb_look *look = &comm->flow->reduce.look;
 
-    if (result == (ssize_t)look->picks)
-        nb_op_summed(comm, t->op, energy(t->dtype, look->own, look->picks),
-                     energy(t->dtype, look->sum, look->picks));
+    const struct nb_op *op = t->op;
+    struct nb_sum_energies e = {.others_coded =
+                                    op->func == NB_FUNC_REDUCE_SCATTER && op->schedule->flags != 0};
+
     look->task = NULL;
+    if (result != (ssize_t)look->picks)
+        return;
+    for (unsigned i = 0; i < look->picks; i++) {
+        const double own = pick(t->dtype, &look->own[i]), sum = pick(t->dtype, &look->sum[i]);
+
+        e.own2 += own * own;
+        e.others2 += (sum - own) * (sum - own);
+        e.sum2 += sum * sum;
+    }
+    nb_op_summed(comm, t->op, &e);
 }
 
 /* The sum is complete. Continue with its way. */
@@ -278,6 +283,8 @@ static int reduced(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
         nb_task_release_error(comm, t);
         if (result < 0)
             return failed(comm, t, (int)result, "coding the sum");
+        if (t->counted)
+            nb_op_passed_on(t->op, &t->stats);
         t->msg.coded = t->step == NB_STEP_COPY ? t->bytes : (uint32_t)result;
         send_sum(comm, t);
         if (t->unit && t->step == NB_STEP_ENCODE) {
@@ -356,6 +363,8 @@ static int can_pass_on(struct nb_coll_comm *comm, const struct nb_coll_req *win,
     return can_decide(comm, win);
 }
 
+#define MEASURE_EVERY 16u /* coded sums that go on between two whose error is measured */
+
 /* Plan the message of a sum that goes on. `bytes` of it are values. Return 1, or 0 when it has to wait. */
 static int plan_message(struct nb_coll_comm *comm, struct nb_task *t, enum goal goal, uint32_t bytes)
 {
@@ -371,6 +380,11 @@ static int plan_message(struct nb_coll_comm *comm, struct nb_task *t, enum goal 
                                                 goal == TO_FINISHER ? NB_HOP_ROW : NB_HOP_SUM);
     if (t->msg.codec != NB_CODEC_RAW && !nb_task_hold_error(t, block))
         return 0;
+    if (t->msg.codec != NB_CODEC_RAW && goal != TO_FINISHER &&
+        comm->flow->reduce.passed_on++ % MEASURE_EVERY == 0) {
+        t->stats = (struct nb_encode_stats){.every = 1};
+        t->counted = 1;
+    }
     if (goal != TO_ALL) {
         t->tx = ring_of(comm, goal, &t->segment);
         t->buf = nb_tx_buffer(t->tx);

@@ -236,6 +236,10 @@ static double sum_nmse_of_signature(const void *v)
 {
     return ((const struct nb_sig_report *)v)->sum_nmse;
 }
+static double hop_nmse_of_signature(const void *v)
+{
+    return ((const struct nb_sig_report *)v)->hop_nmse;
+}
 static double fallen_back(const void *v)
 {
     return ((const struct nb_sig_report *)v)->fallen_back;
@@ -254,6 +258,8 @@ static const struct metric of_signature[] = {
     COMPUTED(
         sum_nmse_of_signature, "signature_sum_error_ratio",
         "Error of the sums over their energy, estimated from samples. Large where contributions cancel."),
+    COMPUTED(hop_nmse_of_signature, "signature_hop_error_ratio",
+             "Error of the sums on the second hop over their energy. The former includes it."),
     COMPUTED(fallen_back, "signature_fallen_back", "1 when it goes on with 8 bits (NIBBLE_FALLBACK_NMSE)."),
 };
 

@@ -109,6 +109,8 @@ static void log_signatures(const struct nb_figures *f)
                 f->shadow ? "would_be" : "wire", r->wire_bytes, nb_figures_ratio(r->bytes, r->wire_bytes));
         if (r->sums && at < sizeof(line))
             at += (size_t)snprintf(line + at, sizeof(line) - at, " sum_nmse=%.5f", r->sum_nmse);
+        if (r->passed_on && at < sizeof(line))
+            at += (size_t)snprintf(line + at, sizeof(line) - at, " hop_nmse=%.5f", r->hop_nmse);
         for (int why = NB_CODED + 1; why < NB_RAW_REASON_COUNT && at < sizeof(line); why++)
             if (r->reason[why])
                 at += (size_t)snprintf(line + at, sizeof(line) - at, "; raw %" PRIu64 ": %s", r->reason[why],
