@@ -67,6 +67,8 @@ ncclResult_t nb_api_net_listen(void *ctx, int dev, void *handle, void **listen_c
     *listen_comm = NULL;
     NB_UNLESS_STOPPED();
     int err = net->ops->listen(net, dev, handle, listen_comm);
+    if (!err && net->ops->allow_deltas)
+        err = net->ops->allow_deltas(*listen_comm, handle);
     if (!err)
         nb_process_count(1);
     return nb_result(err);
@@ -79,7 +81,7 @@ ncclResult_t nb_api_net_connect_with(int dev, int traffic_class, void *handle, v
     NB_TRANSPORT(net);
     *send_comm = NULL;
     NB_UNLESS_STOPPED();
-    const struct nb_net_conn_cfg cfg = {.streams = 0, .traffic_class = traffic_class};
+    const struct nb_net_conn_cfg cfg = {.streams = 0, .traffic_class = traffic_class, .deltas = 1};
     int err = net->ops->connect(net, dev, &cfg, handle, send_comm);
     if (!err && *send_comm)
         nb_process_count(1);

@@ -68,6 +68,8 @@ struct nb_net_conn_cfg {
     /* 1: the caller sends little and wants it sent at once. The device's rate limit (NIBBLE_TCP_PACE_MBPS)
      * counts these bytes but does not delay them. */
     int urgent;
+    /* 1: messages that come again may travel as exact deltas, where the listener allows that. */
+    int deltas;
 };
 
 struct nb_net_ops {
@@ -84,6 +86,10 @@ struct nb_net_ops {
     /* Listen, without blocking. Fill `handle` (NB_NET_HANDLE_BYTES), which the caller passes to the peer's
      * connect. One listener accepts any number of connections. */
     int (*listen)(struct nb_net *net, int dev, void *handle, void **listen_comm);
+    /* Let connections of a new listener receive exact deltas of messages that come again (NIBBLE_P2P), and
+     * note that in the handle. The messages are kept in host memory. NULL in the table: all messages travel
+     * plain. */
+    int (*allow_deltas)(void *listen_comm, void *handle);
     /* Connect, without blocking. 0 with *send_comm == NULL means call again with the same handle, which may
      * hold state. */
     int (*connect)(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cfg, void *handle,

@@ -219,6 +219,8 @@ void pair_open_as(struct pair *p, const struct nb_net_conn_cfg *cfg)
 
     memset(p, 0, sizeof(*p));
     ck_assert_int_eq(net->ops->listen(net, 0, p->handle, &p->listen), 0);
+    if (cfg && cfg->deltas)
+        ck_assert_int_eq(net->ops->allow_deltas(p->listen, p->handle), 0);
     while (!p->send || !p->recv) {
         if (!p->send)
             ck_assert_int_eq(net->ops->connect(net, 0, cfg, p->handle, &p->send), 0);

@@ -373,6 +373,7 @@ int nb_tcp_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cf
 {
     struct nb_tcp *tcp = (struct nb_tcp *)net;
     struct nb_tcp_sockets made;
+    struct nb_tcp_handle h;
     struct nb_tcp_send *s;
     int rc;
 
@@ -386,6 +387,8 @@ int nb_tcp_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cf
         nb_tcp_close_sockets(&made);
         return rc;
     }
+    if (cfg && cfg->deltas && !nb_tcp_handle_get(handle, &h))
+        nb_tcp_deltas_start(s, h.granted);
     NB_INFO(NCCL_NET, "tcp: connected %s to %s, %d sockets", s->c.local, s->c.peer, s->c.nstreams);
     *send_comm = s;
     return 0;

@@ -68,6 +68,106 @@ static inline void nb_tcp_comm_tested(struct nb_tcp_comm *c, struct nb_net_req *
     nb_net_req_put(&c->reqs, r);
 }
 
+/* ---- places.c: messages that come again
+ * ---------------------------------------------------------------------- */
+
+#define NB_TCP_PICKS 32       /* samples of a message */
+#define NB_TCP_NO_SLOT 0xffff /* of a place */
+
+/* A message of a round that repeats. */
+struct nb_tcp_place {
+    size_t size;
+    uint16_t pick[NB_TCP_PICKS]; /* samples of its last content */
+    uint16_t slot;               /* where both ends keep this content, or NB_TCP_NO_SLOT */
+    uint8_t misses;              /* deltas in a row that saved too little */
+    uint8_t rest;                /* times to leave it alone */
+};
+
+struct nb_tcp_places {
+    struct nb_tcp_place *at;
+    unsigned n, cap;
+    unsigned next;    /* place that is expected */
+    unsigned unknown; /* messages in a row without a place */
+    unsigned found;   /* messages with a place, since the last cleaning */
+    bool hopeless;    /* no message comes again */
+};
+
+/* Return the place of a message of at least 4 * NB_TCP_PICKS bytes, and whether it is *known: its content is
+ * about that of the last message of its place. An unknown message gets a new place, or NULL where there is no
+ * room. The pointer holds until the next call. */
+struct nb_tcp_place *nb_tcp_place_of(struct nb_tcp_places *p, const void *data, size_t size, bool *known);
+void nb_tcp_places_free(struct nb_tcp_places *p);
+
+/* ---- deltas.c: exact deltas of messages that come again
+ * --------------------------------------------------------- */
+
+/* In front of a delta: 0 bytes of the message u64, 8 seq of the message in the slot u32, 12 width u32 (enum
+ * nb_ulp_width), 16 nb_hash64 of the message u64. The delta follows, as nb_ulp_encode makes it. */
+#define NB_TCP_DELTA_BYTES 24
+
+#define NB_TCP_DELTA_MBPS 10000 /* fastest link on which NIBBLE_P2P=auto codes */
+
+struct nb_tcp_slot {
+    uint8_t *data; /* NULL: empty */
+    size_t size;
+    uint32_t seq;  /* of the message */
+    uint8_t width; /* sender: enum nb_ulp_width, 0 until it is known */
+    uint64_t used; /* sender: messages seen when it was used last */
+};
+
+struct nb_tcp_slots {
+    struct nb_tcp_slot *at;
+    unsigned cap;
+    uint64_t bytes; /* kept in all slots */
+};
+
+/* Memory for a coded message, which a request keeps for its next message. */
+struct nb_tcp_coded {
+    uint8_t *bytes;
+    size_t cap;
+};
+
+struct nb_tcp_deltas { /* of a sending connection */
+    struct nb_tcp_places places;
+    struct nb_tcp_slots slots;
+    unsigned lowest;        /* all slots before it are full */
+    uint64_t granted;       /* bytes that the receiver keeps at most */
+    uint64_t seen, cleaned; /* messages looked at so far, and when stale slots were looked for */
+    uint64_t coded, plain_bytes, coded_bytes;
+};
+
+struct nb_tcp_send;
+struct nb_tcp_recv;
+struct nb_tcp_buffer;
+
+/* Reserve memory for the messages that a receiving connection of this device keeps. Return its bytes, a
+ * multiple of NB_TCP_GRANT_UNIT, which nb_tcp_deltas_return gives back. 0: the settings forbid deltas, or
+ * nothing is left. */
+uint64_t nb_tcp_deltas_reserve(struct nb_tcp_dev *dev);
+void nb_tcp_deltas_return(struct nb_tcp *tcp, uint64_t bytes);
+/* Reserve the same for another connection of a listener, whose handle has promised it: even beyond the limit.
+ * NCCL makes one connection a listener. */
+uint64_t nb_tcp_deltas_reserve_again(struct nb_tcp_dev *dev, uint64_t bytes);
+/* Return whether connections of this device may use deltas, by NIBBLE_P2P and the nominal rate. */
+bool nb_tcp_deltas_wanted(const struct nb_tcp_dev *dev);
+
+/* Begin and end deltas of a sending connection whose receiver keeps up to `granted` bytes. */
+void nb_tcp_deltas_start(struct nb_tcp_send *s, uint64_t granted);
+void nb_tcp_deltas_end(struct nb_tcp_send *s);
+/* Choose how the next message (s->c.next_seq) is sent, and code it where that pays. Return the word for its
+ * frames and the *length to send: of `data`, or with NB_TCP_DELTA of coded->bytes. */
+uint16_t nb_tcp_deltas_plan(struct nb_tcp_send *s, const void *data, size_t size, struct nb_tcp_coded *coded,
+                            size_t *length);
+
+/* Choose where a receive's message lands (b->land): in its memory, or a delta apart from it. Return false
+ * when memory is short. */
+bool nb_tcp_deltas_land(struct nb_tcp_buffer *b);
+/* Carry out the word of a complete message: expand it, set its size, and keep it. Call in the order of the
+ * messages. Return 0, or a negative errno and the reason. */
+int nb_tcp_deltas_take(struct nb_tcp_recv *s, struct nb_tcp_buffer *b, const char **why);
+/* Free what a receiving connection keeps. */
+void nb_tcp_deltas_leave(struct nb_tcp_recv *s);
+
 /* ---- send.c: sending
  * ------------------------------------------------------------------------------------- */
 
@@ -77,9 +177,12 @@ static inline void nb_tcp_comm_tested(struct nb_tcp_comm *c, struct nb_net_req *
 struct nb_tcp_sreq {
     struct nb_net_req head;
     struct nb_tcp_sreq *next; /* in the queue */
-    const uint8_t *data;
-    size_t size, assigned; /* bytes of the message; bytes already bound to a stream */
-    uint32_t chunk;        /* most bytes in one frame */
+    const uint8_t *data;      /* the message, or coded.bytes */
+    size_t size, assigned;    /* bytes of `data`; bytes already bound to a stream */
+    size_t whole;             /* bytes of the message */
+    uint16_t word;            /* NB_TCP_PLAIN, or what the receiver does with it */
+    struct nb_tcp_coded coded;
+    uint32_t chunk; /* most bytes in one frame */
     uint32_t seq;
     int32_t tag;
     int frames; /* bound to streams and unwritten */
@@ -113,6 +216,7 @@ struct nb_tcp_send {
     int wait_fd;     /* timer for an owner that sleeps while the pace forbids writing; -1 until needed */
     unsigned peeked; /* isends since the reverse direction was read */
     int64_t moved_ms, checked_ms; /* when bytes last moved; when the kernel was last asked about a stall */
+    struct nb_tcp_deltas *deltas; /* NULL: all messages are plain */
     uint8_t back[NB_TCP_FRAME_BYTES]; /* the first `back_have` bytes of a frame from the receiver */
     unsigned back_have;
     struct nb_tcp_sstream stream[];
@@ -142,11 +246,16 @@ struct nb_tcp_buffer {
     struct nb_tcp_buffer *next; /* in the list of receives without a message, or of messages in parts */
     struct nb_tcp_rreq *req;
     uint8_t *data;
+    uint8_t *land;    /* where the message is written: `data`, or coded.bytes */
     size_t cap, size; /* bytes of the receive; bytes of its message, once matched */
     size_t claimed;   /* bytes in the frames seen */
     size_t got;       /* bytes in place */
     uint32_t seq;     /* number of the message */
     int32_t tag;
+    uint16_t word;                   /* of its frames */
+    bool complete;                   /* all bytes are in place */
+    struct nb_tcp_buffer *next_kept; /* in the list of messages with a word */
+    struct nb_tcp_coded coded;       /* stays with the request */
 };
 
 struct nb_tcp_rreq {
@@ -171,6 +280,9 @@ struct nb_tcp_recv {
     struct nb_tcp_comm c;
     struct nb_tcp_buffer *posted, **posted_end; /* receives without a message, oldest first */
     struct nb_tcp_buffer *active;               /* messages with parts that are still to be seen or read */
+    struct nb_tcp_buffer *kept, **kept_end; /* messages with a word that is still to be carried out, by seq */
+    struct nb_tcp_slots slots;
+    uint64_t granted; /* bytes reserved for the slots */
     struct nb_tcp_rstream stream[];
 };
 

@@ -78,6 +78,8 @@ struct nb_tcp_listen {
     uint8_t token[NB_TCP_TOKEN_BYTES];
     char local[64];
     int nstrangers;
+    uint64_t granted; /* bytes that each connection keeps for deltas; reserved until the first is accepted */
+    bool unused;      /* they still are */
     unsigned dropped, unlike; /* strangers so far, and those of them with the token and another hello */
     struct stranger stranger[STRANGERS_MAX]; /* oldest first */
     struct half_conn *half, **half_end;
@@ -430,8 +432,20 @@ int nb_tcp_accept(void *listen_comm, void **recv_comm)
         nb_tcp_close_sockets(&made);
         return l->err;
     }
+    r->granted = l->unused ? l->granted : l->granted ? nb_tcp_deltas_reserve_again(l->dev, l->granted) : 0;
+    l->unused = false;
     NB_INFO(NCCL_NET, "tcp: accepted %s from %s, %d sockets", r->c.local, r->c.peer, r->c.nstreams);
     *recv_comm = r;
+    return 0;
+}
+
+int nb_tcp_allow_deltas(void *listen_comm, void *handle)
+{
+    struct nb_tcp_listen *l = listen_comm;
+
+    l->granted = nb_tcp_deltas_reserve(l->dev);
+    l->unused = true;
+    nb_tcp_handle_set_granted(handle, l->granted);
     return 0;
 }
 
@@ -441,6 +455,8 @@ int nb_tcp_close_listen(void *listen_comm)
 
     if (!l)
         return 0;
+    if (l->unused)
+        nb_tcp_deltas_return(l->dev->tcp, l->granted);
     while (l->nstrangers > 0) {
         close(l->stranger[l->nstrangers - 1].fd);
         l->nstrangers--;

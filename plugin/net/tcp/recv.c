@@ -29,6 +29,7 @@ int nb_tcp_recv_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t
         return -ENOMEM;
     nb_tcp_comm_init(&s->c, dev, false, fds[0], n, conn_id, sizeof(struct nb_tcp_rreq));
     s->posted_end = &s->posted;
+    s->kept_end = &s->kept;
     for (int i = 0; i < n; i++)
         s->stream[i].fd = fds[i];
     *comm = s;
@@ -104,7 +105,7 @@ static bool match(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
         buffer = take_posted(s, f->tag);
         if (!buffer)
             return false;
-        if (f->size > buffer->cap) {
+        if (f->size > buffer->cap + (f->word ? NB_TCP_DELTA_BYTES : 0)) {
             tell_sender(s, f, EMSGSIZE, buffer->cap);
             recv_fail(s, -EMSGSIZE, false, "message %u (tag %d) has %llu bytes, its receive takes %zu",
                       f->seq, f->tag, (unsigned long long)f->size, buffer->cap);
@@ -113,6 +114,17 @@ static bool match(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
         s->c.next_seq++;
         buffer->size = f->size;
         buffer->seq = f->seq;
+        buffer->word = f->word;
+        if (f->word) {
+            *s->kept_end = buffer;
+            s->kept_end = &buffer->next_kept;
+            if (!nb_tcp_deltas_land(buffer)) {
+                tell_sender(s, f, ENOMEM, 0);
+                recv_fail(s, -ENOMEM, false, "no memory for message %u, a delta of %llu bytes", f->seq,
+                          (unsigned long long)f->size);
+                return false;
+            }
+        }
         if (f->len < f->size) {
             buffer->next = s->active;
             s->active = buffer;
@@ -123,7 +135,7 @@ static bool match(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
         buffer = s->active;
         while (buffer && buffer->seq != f->seq)
             buffer = buffer->next;
-        if (!buffer || buffer->size != f->size || buffer->tag != f->tag ||
+        if (!buffer || buffer->size != f->size || buffer->tag != f->tag || buffer->word != f->word ||
             f->len > buffer->size - buffer->claimed) {
             protocol_error(s, t, "a part that fits no message");
             return false;
@@ -136,11 +148,39 @@ static bool match(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
     return true;
 }
 
+static void message_done(struct nb_tcp_recv *s, struct nb_tcp_buffer *buffer)
+{
+    struct nb_tcp_rreq *r = buffer->req;
+
+    if (--r->left == 0)
+        nb_tcp_comm_done(&s->c, &r->head);
+}
+
+/* Carry out the words of complete messages, in the order in which the sender wrote them. */
+static void take_kept(struct nb_tcp_recv *s)
+{
+    while (s->kept && s->kept->complete) {
+        struct nb_tcp_buffer *buffer = s->kept;
+        const struct nb_tcp_frame f = {.seq = buffer->seq, .size = buffer->size};
+        const char *why;
+        const int rc = nb_tcp_deltas_take(s, buffer, &why);
+
+        if (rc) {
+            tell_sender(s, &f, -rc, buffer->cap);
+            recv_fail(s, rc, false, "message %u of %llu bytes: %s", f.seq, (unsigned long long)f.size, why);
+            return;
+        }
+        s->kept = buffer->next_kept;
+        if (!s->kept)
+            s->kept_end = &s->kept;
+        message_done(s, buffer);
+    }
+}
+
 /* Finish the stream's frame, which is complete. */
 static void frame_done(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
 {
     struct nb_tcp_buffer *buffer = t->buffer;
-    struct nb_tcp_rreq *r = buffer->req;
 
     t->have = false;
     t->buffer = NULL;
@@ -154,9 +194,12 @@ static void frame_done(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
             p = &(*p)->next;
         *p = buffer->next;
     }
-    if (--r->left == 0) {
-        nb_tcp_comm_done(&s->c, &r->head);
+    if (!buffer->word) {
+        message_done(s, buffer);
+        return;
     }
+    buffer->complete = true;
+    take_kept(s);
 }
 
 /* Read once into `v`. Return the bytes, or 0 when the kernel has none now. Handle an end or an error, and
@@ -229,7 +272,7 @@ static bool take_payload(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
 
     if (n > 0 && t->rest > 0) {
         n = n < t->rest ? n : t->rest;
-        memcpy(t->buffer->data + t->off, t->buf + t->pos, n);
+        memcpy(t->buffer->land + t->off, t->buf + t->pos, n);
         t->pos += (unsigned)n;
         t->off += n;
         t->rest -= n;
@@ -237,7 +280,7 @@ static bool take_payload(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
     while (t->rest > 0) {
         /* A large message is probably followed by another. Reading its header now pays. Its payload would
          * only be copied twice. */
-        struct iovec v[2] = {{t->buffer->data + t->off, t->rest},
+        struct iovec v[2] = {{t->buffer->land + t->off, t->rest},
                              {t->buf, t->frame.len < LARGE ? sizeof(t->buf) : HEADER_AHEAD}};
 
         n = read_some(s, t, v, 2);
@@ -335,8 +378,12 @@ int nb_tcp_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const
         return s->c.err;
     r->n = r->left = n;
     for (int i = 0; i < n; i++) {
-        r->buffer[i] =
-            (struct nb_tcp_buffer){.req = r, .data = data[i], .cap = sizes[i], .tag = tags ? tags[i] : 0};
+        r->buffer[i] = (struct nb_tcp_buffer){.req = r,
+                                              .data = data[i],
+                                              .land = data[i],
+                                              .cap = sizes[i],
+                                              .tag = tags ? tags[i] : 0,
+                                              .coded = r->buffer[i].coded};
         *s->posted_end = &r->buffer[i];
         s->posted_end = &r->buffer[i].next;
     }
@@ -414,6 +461,10 @@ int nb_tcp_close_recv(void *recv_comm)
     }
     for (int i = 0; i < s->c.nstreams; i++)
         close(s->stream[i].fd);
+    nb_tcp_deltas_leave(s);
+    for (unsigned i = 0; i < s->c.reqs.n; i++)
+        for (int j = 0; j < NB_NET_MAX_RECVS; j++)
+            free(((struct nb_tcp_rreq *)nb_net_req_at(&s->c.reqs, i))->buffer[j].coded.bytes);
     nb_tcp_comm_fini(&s->c);
     free(s);
     return 0;

@@ -155,7 +155,8 @@ static void fill(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
                                  .size = r->size,
                                  .offset = r->assigned,
                                  .len = rest < r->chunk ? (uint32_t)rest : r->chunk,
-                                 .kind = NB_TCP_DATA};
+                                 .kind = NB_TCP_DATA,
+                                 .word = r->word};
 
         nb_tcp_frame_put(o->hdr, &f, s->c.key);
         o->len = f.len;
@@ -359,9 +360,15 @@ int nb_tcp_isend(void *send_comm, const void *data, size_t size, int tag, void *
         return s->c.err;
     r->next = NULL;
     r->data = data;
-    r->size = size;
+    r->size = r->whole = size;
+    r->word = NB_TCP_PLAIN;
+    if (s->deltas) {
+        r->word = nb_tcp_deltas_plan(s, data, size, &r->coded, &r->size);
+        if (r->size != size)
+            r->data = r->coded.bytes;
+    }
     r->assigned = 0;
-    r->chunk = chunk_for(size, s->c.nstreams);
+    r->chunk = chunk_for(r->size, s->c.nstreams);
     r->seq = s->c.next_seq++;
     r->tag = tag;
     r->frames = 0;
@@ -392,7 +399,7 @@ int nb_tcp_send_test(struct nb_tcp_sreq *r, int *done, size_t *sizes)
         return s->c.err;
     *done = 1;
     if (sizes)
-        sizes[0] = r->size;
+        sizes[0] = r->whole;
     nb_tcp_comm_tested(&s->c, &r->head);
     return 0;
 }
@@ -509,6 +516,9 @@ int nb_tcp_close_send(void *send_comm)
     }
     if (s->wait_fd >= 0)
         close(s->wait_fd);
+    nb_tcp_deltas_end(s);
+    for (unsigned i = 0; i < s->c.reqs.n; i++)
+        free(((struct nb_tcp_sreq *)nb_net_req_at(&s->c.reqs, i))->coded.bytes);
     nb_tcp_comm_fini(&s->c);
     free(s);
     return 0;

@@ -6,6 +6,7 @@
  *     tcp.c                        the table, and functions that both directions share
  *     connect.c  listen.c          making connections
  *     send.c  recv.c               messages
+ *     deltas.c  places.c           deltas of messages that come again; which ones do
  *     dev.c  pace.c                settings and devices of a context; rate of a device, limit of unsent bytes
  *     sockets.c  wire.c            interfaces and sockets; bytes on the wire
  *     requests.c                   requests of a connection
@@ -147,6 +148,7 @@ const struct nb_net_ops nb_net_tcp = {
     .abandon = nb_tcp_abandon,
     .lost = nb_tcp_lost,
     .handle_name = nb_tcp_handle_name,
+    .allow_deltas = nb_tcp_allow_deltas,
     .accept = nb_tcp_accept,
     .reg_mr = tcp_reg_mr,
     .reg_mr_dmabuf = NULL,

@@ -118,7 +118,8 @@ socklen_t nb_tcp_addr_len(const struct sockaddr_storage *addr);
 /*
  * Handle, NB_NET_HANDLE_BYTES:
  *   0 magic u32, 4 version u32, 8 token[16], 24 check u32 (over bytes 0..23 and 32..59), 28 zero u32,
- *   32 family u16 (4 or 6), 34 port u16, 36 scope u32, 40 address[16], 56 use u32,
+ *   32 family u16 (4 or 6), 34 port u16, 36 scope u32, 40 address[16], 56 use u32, 60 granted u32: bytes,
+ *   divided by 64 KiB, that this end keeps for deltas of a connection (0 from earlier versions, not covered),
  *   64 state u64: 0 as listed; connect's own mark between its calls (not covered by the check).
  */
 
@@ -134,6 +135,7 @@ struct nb_tcp_handle {
     uint8_t token[NB_TCP_TOKEN_BYTES];
     struct sockaddr_storage addr;
     uint64_t state;
+    uint64_t granted; /* bytes, a multiple of 64 KiB */
 };
 
 void nb_tcp_handle_put(void *bytes, const struct nb_tcp_handle *h);
@@ -141,8 +143,9 @@ void nb_tcp_handle_put(void *bytes, const struct nb_tcp_handle *h);
  * a handle of another version. Then version, token and, as far as it can be understood, addr are filled
  * in. */
 int nb_tcp_handle_get(const void *bytes, struct nb_tcp_handle *h);
-/* Replace the state word only. */
+/* Replace the state word, or the granted bytes, only. */
 void nb_tcp_handle_set_state(void *bytes, uint64_t state);
+void nb_tcp_handle_set_granted(void *bytes, uint64_t granted);
 
 /*
  * Hello, first bytes on every socket, from the connecting side. The accepting side sends no answer:
@@ -169,9 +172,11 @@ bool nb_tcp_token_equal(const uint8_t *a, const uint8_t *b);
 /*
  * Frame header:
  *   0 magic u32, 4 check u32 (over the rest, keyed by the connection id), 8 seq u32, 12 tag i32, 16 size u64,
- *   24 offset u64, 32 len u32, 36 kind u16, 38 zero u16; then `len` bytes of payload.
+ *   24 offset u64, 32 len u32, 36 kind u16, 38 word u16; then `len` bytes of payload.
  * DATA: bytes [offset, offset + len) of message number `seq`, which has `size` bytes and `tag`. A message may
- * be cut over the sockets of its connection. seq never falls on one socket.
+ * be cut over the sockets of its connection. seq never falls on one socket. The word is 0, or where the
+ * handle granted bytes, NB_TCP_KEEP or NB_TCP_DELTA plus the number of a slot (deltas.c). All frames of a
+ * message have the same word, those of other kinds have 0.
  *
  * FIN: the sender closes in order. seq is the number of messages it sent. It is the last frame on this
  * socket. From the receiver, on socket 0: the receiver closes in order, and seq is the number of messages
@@ -180,6 +185,12 @@ bool nb_tcp_token_equal(const uint8_t *a, const uint8_t *b);
  * ERROR: from the receiver, on socket 0: it cannot take message `seq`. tag is the errno, size the message's,
  * offset the size of the receive.
  */
+#define NB_TCP_GRANT_UNIT 65536ull /* of the bytes that a handle grants */
+#define NB_TCP_SLOTS 16384u
+#define NB_TCP_PLAIN 0u
+#define NB_TCP_KEEP 0x4000u  /* copy the message into the slot */
+#define NB_TCP_DELTA 0x8000u /* the message is a delta against the slot, whose content it replaces */
+
 enum nb_tcp_kind { NB_TCP_DATA = 1, NB_TCP_FIN = 2, NB_TCP_ERROR = 3 };
 
 struct nb_tcp_frame {
@@ -189,6 +200,7 @@ struct nb_tcp_frame {
     uint64_t offset;
     uint32_t len;
     uint16_t kind;
+    uint16_t word;
 };
 
 /* Return the key of the frame check, from the connection id. */
@@ -258,9 +270,10 @@ struct nb_tcp {
     const struct nb_clock *clock; /* the context's */
     int ndevs;
     struct nb_tcp_dev dev[NB_NET_MAX_DEVS];
-    pthread_mutex_t lock;                 /* of the fields below, which are connect.c's */
+    pthread_mutex_t lock;                 /* of the fields below: connect.c's, then deltas.c's */
     struct nb_tcp_connecting *connecting; /* connects in progress */
     uint64_t last_id;                     /* number of the last connect; a handle holds that of its connect */
+    uint64_t delta_sent, delta_received;  /* bytes kept of sent messages, and reserved for received ones */
 };
 
 /* Make a transport for ctx with the current settings and interfaces. Return 0 and *tcp, or a negative errno
@@ -297,6 +310,7 @@ int nb_tcp_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cf
                    void **send_comm);
 void nb_tcp_abandon(struct nb_net *net, void *handle);
 void nb_tcp_handle_name(const void *handle, char *name, size_t cap);
+int nb_tcp_allow_deltas(void *listen_comm, void *handle);
 int nb_tcp_accept(void *listen_comm, void **recv_comm);
 int nb_tcp_close_listen(void *listen_comm);
 

@@ -64,6 +64,7 @@ void nb_tcp_handle_put(void *bytes, const struct nb_tcp_handle *h)
     nb_put32(b + 56, h->use);
     nb_put32(b + 24, handle_check(b));
     nb_put64(b + 64, h->state);
+    nb_tcp_handle_set_granted(b, h->granted);
 }
 
 int nb_tcp_handle_get(const void *bytes, struct nb_tcp_handle *h)
@@ -77,6 +78,7 @@ int nb_tcp_handle_get(const void *bytes, struct nb_tcp_handle *h)
     memcpy(h->token, b + 8, NB_TCP_TOKEN_BYTES);
     h->use = nb_get32(b + 56);
     h->state = nb_get64(b + 64);
+    h->granted = nb_get32(b + 60) * NB_TCP_GRANT_UNIT;
     if (nb_get16(b + 32) == 6) {
         struct sockaddr_in6 a = {.sin6_family = AF_INET6};
 
@@ -99,6 +101,11 @@ int nb_tcp_handle_get(const void *bytes, struct nb_tcp_handle *h)
 void nb_tcp_handle_set_state(void *bytes, uint64_t state)
 {
     nb_put64((uint8_t *)bytes + 64, state);
+}
+
+void nb_tcp_handle_set_granted(void *bytes, uint64_t granted)
+{
+    nb_put32((uint8_t *)bytes + 60, (uint32_t)(granted / NB_TCP_GRANT_UNIT));
 }
 
 static uint32_t hello_check(const uint8_t *b)
@@ -175,13 +182,13 @@ void nb_tcp_frame_put(uint8_t b[NB_TCP_FRAME_BYTES], const struct nb_tcp_frame *
     nb_put64(b + 24, f->offset);
     nb_put32(b + 32, f->len);
     nb_put16(b + 36, f->kind);
-    nb_put16(b + 38, 0);
+    nb_put16(b + 38, f->word);
     nb_put32(b + 4, frame_check(b, key));
 }
 
 int nb_tcp_frame_get(const uint8_t b[NB_TCP_FRAME_BYTES], struct nb_tcp_frame *f, uint32_t key)
 {
-    if (nb_get32(b) != FRAME_MAGIC || nb_get32(b + 4) != frame_check(b, key) || nb_get16(b + 38) != 0)
+    if (nb_get32(b) != FRAME_MAGIC || nb_get32(b + 4) != frame_check(b, key))
         return -EPROTO;
     f->seq = nb_get32(b + 8);
     f->tag = (int32_t)nb_get32(b + 12);
@@ -189,6 +196,10 @@ int nb_tcp_frame_get(const uint8_t b[NB_TCP_FRAME_BYTES], struct nb_tcp_frame *f
     f->offset = nb_get64(b + 24);
     f->len = nb_get32(b + 32);
     f->kind = nb_get16(b + 36);
+    f->word = nb_get16(b + 38);
+    if (f->kind == NB_TCP_DATA ? f->word >= NB_TCP_DELTA + NB_TCP_SLOTS || (f->word && f->word < NB_TCP_KEEP)
+                               : f->word != 0)
+        return -EPROTO;
     switch (f->kind) {
     case NB_TCP_DATA:
         if (f->size > NB_TCP_MAX_MESSAGE || f->offset > f->size || f->len > f->size - f->offset)

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Exact deltas of point-to-point messages. Both ends of a connection keep the same messages in numbered
+ * slots. The sender alone decides, and a word in each frame tells the receiver:
+ *
+ *     first time     plain     nothing is kept, the sender remembers a sample (places.c)
+ *     second time    KEEP n    plain bytes, which both ends copy into slot n
+ *     from then on   DELTA n   an exact delta against slot n, which both ends then replace
+ *
+ * Both ends follow these words in the order of the messages, so their slots are equal without an answer from
+ * the receiver. A delta names the message in its slot and has a hash, which confirm that. The receiver states
+ * in its handle how many bytes it keeps for the connection, and reserves them. Both ends count their
+ * memory apart.
+ */
+#include "net/tcp/internal.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/context.h"
+#include "base/log.h"
+#include "base/minmax.h"
+#include "nibble/codec.h"
+
+#define HASH_SEED 0x64656c7461ull
+#define LEAST_BYTES 16384u /* of a message that is looked at */
+#define MOST_BYTES (64u << 20)
+#define SHARE 8u  /* a connection gets this part of the bytes that are left */
+#define MISSES 3u /* deltas in a row that saved too little, before the slot is given up */
+#define STALE 4u  /* rounds after which a slot that nothing used can be replaced */
+
+/* ---- memory ------------------------------------------------------------------------------------------ */
+
+static uint64_t limit_of(const struct nb_tcp *tcp)
+{
+    return (uint64_t)tcp->net.ctx->params->p2p_max_mb << 20;
+}
+
+bool nb_tcp_deltas_wanted(const struct nb_tcp_dev *dev)
+{
+    const struct nb_params *p = dev->tcp->net.ctx->params;
+    const int64_t mbps = p->link_mbps ? p->link_mbps : dev->nif.known_mbps;
+
+    return limit_of(dev->tcp) && p->p2p != NB_P2P_RAW &&
+           (p->p2p == NB_P2P_DELTA || mbps <= NB_TCP_DELTA_MBPS);
+}
+
+uint64_t nb_tcp_deltas_reserve(struct nb_tcp_dev *dev)
+{
+    struct nb_tcp *tcp = dev->tcp;
+    uint64_t share = 0;
+
+    if (!nb_tcp_deltas_wanted(dev))
+        return 0;
+    pthread_mutex_lock(&tcp->lock);
+    if (tcp->delta_received < limit_of(tcp))
+        share = (limit_of(tcp) - tcp->delta_received) / SHARE / NB_TCP_GRANT_UNIT * NB_TCP_GRANT_UNIT;
+    share = nb_min64(share, (uint64_t)UINT32_MAX * NB_TCP_GRANT_UNIT);
+    tcp->delta_received += share;
+    pthread_mutex_unlock(&tcp->lock);
+    return share;
+}
+
+uint64_t nb_tcp_deltas_reserve_again(struct nb_tcp_dev *dev, uint64_t bytes)
+{
+    pthread_mutex_lock(&dev->tcp->lock);
+    dev->tcp->delta_received += bytes;
+    pthread_mutex_unlock(&dev->tcp->lock);
+    return bytes;
+}
+
+void nb_tcp_deltas_return(struct nb_tcp *tcp, uint64_t bytes)
+{
+    pthread_mutex_lock(&tcp->lock);
+    tcp->delta_received -= bytes;
+    pthread_mutex_unlock(&tcp->lock);
+}
+
+/* Take memory for messages that this process sends. Return false where the limit forbids it. */
+static bool take_sent(struct nb_tcp *tcp, size_t bytes)
+{
+    bool taken;
+
+    pthread_mutex_lock(&tcp->lock);
+    taken = tcp->delta_sent + bytes <= limit_of(tcp);
+    if (taken)
+        tcp->delta_sent += bytes;
+    pthread_mutex_unlock(&tcp->lock);
+    return taken;
+}
+
+static void give_sent(struct nb_tcp *tcp, size_t bytes)
+{
+    pthread_mutex_lock(&tcp->lock);
+    tcp->delta_sent -= bytes;
+    pthread_mutex_unlock(&tcp->lock);
+}
+
+/* ---- slots ------------------------------------------------------------------------------------------- */
+
+/* Return slot n, made empty if it is new, or NULL when memory is short. */
+static struct nb_tcp_slot *slot_at(struct nb_tcp_slots *s, unsigned n)
+{
+    if (n >= s->cap) {
+        unsigned cap = s->cap ? s->cap : 64;
+        struct nb_tcp_slot *at;
+
+        while (cap <= n)
+            cap *= 2;
+        at = realloc(s->at, cap * sizeof(*at));
+        if (!at)
+            return NULL;
+        memset(at + s->cap, 0, (cap - s->cap) * sizeof(*at));
+        s->at = at;
+        s->cap = cap;
+    }
+    return &s->at[n];
+}
+
+static void empty(struct nb_tcp_slots *s, struct nb_tcp_slot *slot)
+{
+    s->bytes -= slot->size;
+    free(slot->data);
+    *slot = (struct nb_tcp_slot){0};
+}
+
+/* Keep a copy of message number `seq` in the slot. Return false when memory is short: it is empty then. */
+static bool fill(struct nb_tcp_slots *s, struct nb_tcp_slot *slot, const void *data, size_t size,
+                 uint32_t seq)
+{
+    if (slot->size != size) {
+        empty(s, slot);
+        slot->data = malloc(size);
+        if (!slot->data)
+            return false;
+        slot->size = size;
+        s->bytes += size;
+    }
+    memcpy(slot->data, data, size);
+    slot->seq = seq;
+    return true;
+}
+
+static void free_slots(struct nb_tcp_slots *s)
+{
+    for (unsigned i = 0; i < s->cap; i++)
+        free(s->at[i].data);
+    free(s->at);
+    memset(s, 0, sizeof(*s));
+}
+
+/* Make room for a coded message. What was there is lost. */
+static bool room(struct nb_tcp_coded *c, size_t bytes)
+{
+    if (c->cap >= bytes)
+        return true;
+    free(c->bytes);
+    c->cap = 0;
+    c->bytes = malloc(bytes);
+    if (!c->bytes)
+        return false;
+    c->cap = bytes;
+    return true;
+}
+
+/* ---- sending ----------------------------------------------------------------------------------------- */
+
+void nb_tcp_deltas_start(struct nb_tcp_send *s, uint64_t granted)
+{
+    struct nb_tcp_deltas *d;
+
+    if (!granted || !nb_tcp_deltas_wanted(s->c.dev))
+        return;
+    d = calloc(1, sizeof(*d));
+    if (d)
+        d->granted = granted;
+    s->deltas = d;
+}
+
+/* Give up the slot of a place. The receiver learns that when the slot is filled again. */
+static void give_up(struct nb_tcp_send *s, struct nb_tcp_place *place)
+{
+    struct nb_tcp_deltas *d = s->deltas;
+    struct nb_tcp_slot *slot = &d->slots.at[place->slot];
+
+    give_sent(s->c.dev->tcp, slot->size);
+    empty(&d->slots, slot);
+    if (place->slot < d->lowest)
+        d->lowest = place->slot;
+    place->slot = NB_TCP_NO_SLOT;
+}
+
+/* Empty slots that no message has used for some rounds. They are looked for once a round. */
+static void drop_stale(struct nb_tcp_send *s)
+{
+    struct nb_tcp_deltas *d = s->deltas;
+
+    if (d->seen - d->cleaned < d->places.n)
+        return;
+    d->cleaned = d->seen;
+    for (unsigned i = 0; i < d->places.n; i++) {
+        struct nb_tcp_place *place = &d->places.at[i];
+
+        if (place->slot != NB_TCP_NO_SLOT && d->seen - d->slots.at[place->slot].used > STALE * d->places.n)
+            give_up(s, place);
+    }
+}
+
+/* Keep the message in a free slot. Return the word for its frames. */
+static uint16_t keep(struct nb_tcp_send *s, struct nb_tcp_place *place, const void *data, size_t size)
+{
+    struct nb_tcp_deltas *d = s->deltas;
+    struct nb_tcp_slot *slot;
+    unsigned n = d->lowest;
+
+    if (d->slots.bytes + size > d->granted || !take_sent(s->c.dev->tcp, size)) {
+        drop_stale(s);
+        return NB_TCP_PLAIN;
+    }
+    while (n < d->slots.cap && d->slots.at[n].size)
+        n++;
+    slot = n < NB_TCP_SLOTS ? slot_at(&d->slots, n) : NULL;
+    if (!slot || !fill(&d->slots, slot, data, size, s->c.next_seq)) {
+        give_sent(s->c.dev->tcp, size);
+        return NB_TCP_PLAIN;
+    }
+    d->lowest = n + 1;
+    place->slot = (uint16_t)n;
+    place->misses = 0;
+    slot->used = d->seen;
+    return (uint16_t)(NB_TCP_KEEP | n);
+}
+
+/* Code the message against its slot. Return the coded length, or 0 where that saves too little. */
+static size_t code(struct nb_tcp_send *s, struct nb_tcp_slot *slot, const void *data, size_t size,
+                   struct nb_tcp_coded *coded)
+{
+    struct nb_tcp_deltas *d = s->deltas;
+    const size_t limit = size - size / 8;
+    enum nb_ulp_width width;
+    ssize_t len;
+
+    if (!slot->width)
+        slot->width = (uint8_t)nb_ulp_guess_width(data, slot->data, size);
+    width = (enum nb_ulp_width)slot->width;
+    if (!room(coded, NB_TCP_DELTA_BYTES + nb_ulp_bound(width, size)))
+        return 0;
+    len = nb_ulp_encode(width, data, slot->data, size, limit, coded->bytes + NB_TCP_DELTA_BYTES,
+                        coded->cap - NB_TCP_DELTA_BYTES);
+    if (len < 0)
+        return 0;
+    nb_put64(coded->bytes, size);
+    nb_put32(coded->bytes + 8, slot->seq);
+    nb_put32(coded->bytes + 12, width);
+    nb_put64(coded->bytes + 16, nb_hash64(data, size, HASH_SEED));
+    fill(&d->slots, slot, data, size, s->c.next_seq);
+    return NB_TCP_DELTA_BYTES + (size_t)len;
+}
+
+uint16_t nb_tcp_deltas_plan(struct nb_tcp_send *s, const void *data, size_t size, struct nb_tcp_coded *coded,
+                            size_t *length)
+{
+    struct nb_tcp_deltas *d = s->deltas;
+    struct nb_tcp_place *place;
+    struct nb_tcp_slot *slot;
+    bool known;
+
+    *length = size;
+    if (size < LEAST_BYTES || size > MOST_BYTES || d->places.hopeless)
+        return NB_TCP_PLAIN;
+    d->seen++;
+    place = nb_tcp_place_of(&d->places, data, size, &known);
+    if (!place || !known)
+        return NB_TCP_PLAIN;
+    if (place->rest > 0) { /* of late its deltas saved too little */
+        place->rest--;
+        return NB_TCP_PLAIN;
+    }
+    if (place->slot == NB_TCP_NO_SLOT)
+        return keep(s, place, data, size);
+    slot = &d->slots.at[place->slot];
+    slot->used = d->seen;
+    const size_t len = code(s, slot, data, size, coded);
+    if (!len) {
+        slot->width = 0;
+        if (++place->misses == MISSES) {
+            place->rest = 255;
+            give_up(s, place);
+            return NB_TCP_PLAIN;
+        }
+        fill(&d->slots, slot, data, size, s->c.next_seq);
+        return (uint16_t)(NB_TCP_KEEP | place->slot);
+    }
+    place->misses = 0;
+    if (d->coded++ == 0)
+        NB_INFO(NCCL_NET, "tcp: messages to %s come again: %s sends exact deltas (NIBBLE_P2P)", s->c.peer,
+                s->c.local);
+    d->plain_bytes += size;
+    d->coded_bytes += len;
+    *length = len;
+    return (uint16_t)(NB_TCP_DELTA | place->slot);
+}
+
+void nb_tcp_deltas_end(struct nb_tcp_send *s)
+{
+    struct nb_tcp_deltas *d = s->deltas;
+
+    if (!d)
+        return;
+    if (d->coded)
+        NB_INFO(NCCL_NET,
+                "tcp: summary of %s to %s: %" PRIu64 " messages as deltas, %" PRIu64 " bytes took %" PRIu64
+                " (%.1f times fewer), %" PRIu64 " bytes are kept",
+                s->c.local, s->c.peer, d->coded, d->plain_bytes, d->coded_bytes,
+                (double)d->plain_bytes / (double)d->coded_bytes, d->slots.bytes);
+    give_sent(s->c.dev->tcp, d->slots.bytes);
+    free_slots(&d->slots);
+    nb_tcp_places_free(&d->places);
+    free(d);
+    s->deltas = NULL;
+}
+
+/* ---- receiving --------------------------------------------------------------------------------------- */
+
+/* Expand a delta into the receive's memory. Return 0, or a negative errno and the reason. */
+static int expand(const struct nb_tcp_slot *slot, struct nb_tcp_buffer *b, const char **why)
+{
+    const uint8_t *coded = b->coded.bytes;
+    const uint64_t size = b->size < NB_TCP_DELTA_BYTES ? 0 : nb_get64(coded);
+
+    *why = "a delta that fits no kept message";
+    if (!slot->data || size != slot->size || nb_get32(coded + 8) != slot->seq)
+        return -EPROTO;
+    if (size > b->cap) {
+        *why = "a delta of a message that is longer than its receive";
+        return -EMSGSIZE;
+    }
+    *why = "a malformed delta";
+    if (nb_ulp_decode((enum nb_ulp_width)nb_get32(coded + 12), coded + NB_TCP_DELTA_BYTES,
+                      b->size - NB_TCP_DELTA_BYTES, slot->data, size, b->data))
+        return -EPROTO;
+    *why = "a delta whose result has another hash than the sender's message: a fault of a node's memory or "
+           "processor (NIBBLE_P2P=raw sends plain bytes)";
+    if (nb_hash64(b->data, size, HASH_SEED) != nb_get64(coded + 16))
+        return -EPROTO;
+    b->size = size;
+    return 0;
+}
+
+int nb_tcp_deltas_take(struct nb_tcp_recv *s, struct nb_tcp_buffer *b, const char **why)
+{
+    struct nb_tcp_slot *slot = slot_at(&s->slots, b->word & (NB_TCP_SLOTS - 1));
+
+    *why = "no memory for a kept message";
+    if (!slot)
+        return -ENOMEM;
+    if ((b->word & ~(NB_TCP_SLOTS - 1)) == NB_TCP_DELTA) {
+        int rc = expand(slot, b, why);
+
+        if (rc)
+            return rc;
+    } else if (s->slots.bytes - slot->size + b->size > s->granted) {
+        *why = "more messages to keep than this node allows";
+        return -EPROTO;
+    }
+    *why = "no memory for a kept message";
+    return b->size == 0 || fill(&s->slots, slot, b->data, b->size, b->seq) ? 0 : -ENOMEM;
+}
+
+bool nb_tcp_deltas_land(struct nb_tcp_buffer *b)
+{
+    if ((b->word & ~(NB_TCP_SLOTS - 1)) != NB_TCP_DELTA)
+        return true;
+    if (!room(&b->coded, b->size))
+        return false;
+    b->land = b->coded.bytes;
+    return true;
+}
+
+void nb_tcp_deltas_leave(struct nb_tcp_recv *s)
+{
+    free_slots(&s->slots);
+    if (s->granted)
+        nb_tcp_deltas_return(s->c.dev->tcp, s->granted);
+}

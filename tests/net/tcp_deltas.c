@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* TCP transport: exact deltas of messages that come again. */
+#include <check.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/bytes.h"
+#include "net/tcp/internal.h"
+#include "nibble/codec.h"
+#include "tests/suite.h"
+#include "util.h"
+
+enum { MESSAGES = 24, MOST = 300000, FLIGHT = 8 };
+
+static const size_t sizes[MESSAGES] = {262144, 262144, 262144, 100000, 65536, 262144, 16384, 262144,
+                                       262144, 262144, 300000, 262144, 40960, 262144, 30002, 262144,
+                                       262144, 262144, 262144, 262144, 99998, 262144, 65537, 4096};
+
+static struct nb_net *net;
+static struct pair p;
+static uint8_t *model[MESSAGES], *got[FLIGHT];
+static uint64_t state;
+
+static uint64_t draw(void)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    return state ^= state << 17;
+}
+
+/* Return a BF16 number of about the distribution of weights. */
+static uint16_t weight(void)
+{
+    uint16_t v;
+    float sum = 0;
+    uint32_t bits;
+
+    for (int i = 0; i < 4; i++)
+        sum += (float)(draw() & 0xffff) / 65536 - 0.5f;
+    memcpy(&bits, &sum, 4);
+    v = (uint16_t)(bits >> 16);
+    return v;
+}
+
+static void new_model(uint64_t seed)
+{
+    state = seed;
+    for (int m = 0; m < MESSAGES; m++) {
+        if (!model[m])
+            model[m] = malloc(MOST);
+        for (size_t i = 0; i + 2 <= sizes[m]; i += 2)
+            nb_put16(model[m] + i, weight());
+        model[m][sizes[m] - 1] = (uint8_t)draw();
+    }
+    for (int i = 0; i < FLIGHT; i++)
+        if (!got[i])
+            got[i] = malloc(MOST + 4096);
+}
+
+/* Change `percent` of the values a little, as an optimizer does. */
+static void update(double percent)
+{
+    for (int m = 0; m < MESSAGES; m++)
+        for (size_t i = 0; i + 2 <= sizes[m]; i += 2)
+            if ((double)(draw() & 0xfffff) < percent / 100 * 0x100000)
+                nb_put16(model[m] + i, (uint16_t)(nb_get16(model[m] + i) + 1 - 2 * (draw() & 1)));
+}
+
+static void up(const char *setting, int streams)
+{
+    const struct nb_net_conn_cfg cfg = {.streams = streams, .traffic_class = -1, .deltas = 1};
+
+    net = net_up(setting, "NIBBLE_P2P_MAX_MB=256", NULL);
+    pair_open_as(&p, &cfg);
+}
+
+static void down(void)
+{
+    pair_down(&p);
+    for (int m = 0; m < MESSAGES; m++) {
+        free(model[m]);
+        model[m] = NULL;
+    }
+    for (int i = 0; i < FLIGHT; i++) {
+        free(got[i]);
+        got[i] = NULL;
+    }
+}
+
+/* Send the model once, in batches of messages in flight, and compare the result. Return the bytes on the wire
+ * over the model's. */
+static double push(void)
+{
+    const uint64_t before = net->ops->wire_bytes(p.send);
+    uint64_t bytes = 0;
+
+    for (int m = 0; m < MESSAGES; m += FLIGHT) {
+        void *reqs[2 * FLIGHT];
+
+        for (int i = 0; i < FLIGHT; i++) {
+            memset(got[i], 0xee, MOST + 4096);
+            reqs[i] = post_recv(p.recv, got[i], sizes[m + i] + (size_t)(i % 2) * 4096, 0);
+            bytes += sizes[m + i];
+        }
+        for (int i = 0; i < FLIGHT; i++)
+            reqs[FLIGHT + i] = post_send(p.send, model[m + i], sizes[m + i], 0);
+        for (int left = 2 * FLIGHT; left > 0;) {
+            for (int i = 0; i < 2 * FLIGHT; i++) {
+                size_t size = 0;
+                int done = 0;
+
+                if (!reqs[i])
+                    continue;
+                ck_assert_msg(net->ops->test(reqs[i], &done, &size) == 0, "%s", last_warning());
+                if (!done)
+                    continue;
+                ck_assert_uint_eq(size, sizes[m + i % FLIGHT]);
+                reqs[i] = NULL;
+                left--;
+            }
+        }
+        for (int i = 0; i < FLIGHT; i++) {
+            ck_assert_int_eq(memcmp(got[i], model[m + i], sizes[m + i]), 0);
+            ck_assert_int_eq(got[i][sizes[m + i]], 0xee);
+        }
+    }
+    return (double)(net->ops->wire_bytes(p.send) - before) / (double)bytes;
+}
+
+/* Deltas begin with the third round. What changed decides their size. */
+START_TEST(rounds)
+{
+    static const double changed[] = {0, 1, 3, 10}, most[] = {0.01, 0.06, 0.1, 0.25};
+
+    up("NIBBLE_P2P=delta", _i);
+    new_model(7);
+    ck_assert_double_gt(push(), 1);
+    update(3);
+    ck_assert_double_gt(push(), 1);
+    for (int i = 0; i < 4; i++)
+        for (int again = 0; again < 2; again++) {
+            double ratio;
+
+            update(changed[i]);
+            ratio = push();
+            ck_assert_msg(ratio < most[i], "%g %% changed: ratio %g", changed[i], ratio);
+        }
+    ck_assert_int_eq(times_logged("sends exact deltas"), 1);
+    down();
+}
+END_TEST
+
+/* Other content than before is sent as it is and learned anew. Rounds with other messages between them are
+ * found again. */
+START_TEST(other_content)
+{
+    up("NIBBLE_P2P=auto", 1);
+    new_model(7);
+    push();
+    push();
+    ck_assert_double_lt(push(), 0.05);
+    new_model(8);
+    ck_assert_double_gt(push(), 0.99);
+    new_model(9);
+    ck_assert_double_gt(push(), 0.99);
+    new_model(7);
+    ck_assert_double_lt(push(), 0.2);
+    ck_assert_double_lt(push(), 0.05);
+    down();
+}
+END_TEST
+
+/* Nothing is kept with NIBBLE_P2P=raw, on fast links, without memory, or for callers that do not ask. */
+START_TEST(not_wanted)
+{
+    static const char *const settings[] = {"NIBBLE_P2P=raw", "NIBBLE_P2P_MAX_MB=0", "NIBBLE_LINK_MBPS=100000",
+                                           NULL};
+    const struct nb_net_conn_cfg cfg = {.traffic_class = -1, .deltas = settings[_i] != NULL};
+
+    net = net_up(settings[_i], NULL);
+    pair_open_as(&p, &cfg);
+    new_model(7);
+    for (int i = 0; i < 3; i++)
+        ck_assert_double_gt(push(), 1);
+    ck_assert(!((struct nb_tcp_send *)p.send)->deltas);
+    ck_assert_uint_eq(((struct nb_tcp_recv *)p.recv)->slots.bytes, 0);
+    down();
+}
+END_TEST
+
+/* With little memory a part of the model is kept, within the limit, and the rest is sent as it is. A
+ * connection gives its memory back. */
+START_TEST(little_memory)
+{
+    const struct nb_net_conn_cfg cfg = {.traffic_class = -1, .deltas = 1};
+    struct nb_tcp *tcp;
+    double ratio;
+
+    for (int i = 0; i < 3; i++) {
+        net = net_up("NIBBLE_P2P=delta", "NIBBLE_P2P_MAX_MB=16", NULL);
+        pair_open_as(&p, &cfg);
+        tcp = ((struct nb_tcp_send *)p.send)->c.dev->tcp;
+        ck_assert_uint_eq(tcp->delta_received, 2 << 20);
+        new_model(7);
+        push();
+        push();
+        ratio = push();
+        ck_assert_double_gt(ratio, 0.5);
+        ck_assert_double_lt(ratio, 0.75);
+        ck_assert_uint_le(tcp->delta_sent, 2 << 20);
+        ck_assert_uint_eq(tcp->delta_sent, ((struct nb_tcp_recv *)p.recv)->slots.bytes);
+        pair_close(&p);
+        ck_assert_uint_eq(tcp->delta_sent, 0);
+        ck_assert_uint_eq(tcp->delta_received, 0);
+        memset(&p, 0, sizeof(p));
+        down();
+    }
+}
+END_TEST
+
+/* ---- hostile senders --------------------------------------------------------------------------------- */
+
+/* Write a message with a word by hand. */
+static void forge(uint32_t seq, uint16_t word, const void *data, uint32_t len)
+{
+    struct nb_tcp_send *s = p.send;
+    struct nb_tcp_frame f = {.seq = seq, .size = len, .len = len, .kind = NB_TCP_DATA, .word = word};
+    uint8_t b[NB_TCP_FRAME_BYTES];
+
+    nb_tcp_frame_put(b, &f, s->c.key);
+    ck_assert_int_eq(send(s->stream[0].fd, b, sizeof(b), MSG_NOSIGNAL), sizeof(b));
+    ck_assert_int_eq(send(s->stream[0].fd, data, len, MSG_NOSIGNAL), (int)len);
+}
+
+/* A delta against nothing, of another generation, of a size that does not fit, malformed, or with another
+ * result than its hash says, ends the connection with a reason. */
+START_TEST(forged)
+{
+    static const char *const reasons[] = {
+        "fits no kept message", "fits no kept message", "fits no kept message",  "longer than its receive",
+        "malformed delta",      "another hash",         "more messages to keep", "fits no kept message"};
+    static uint8_t first[20000], second[20000], coded[40000];
+    const uint16_t slot = 5;
+    uint8_t out[20000];
+    ssize_t len;
+    size_t cap = sizeof(out);
+    void *req;
+    uint32_t n;
+
+    up("NIBBLE_P2P=delta", 1);
+    new_model(1);
+    memcpy(first, model[0], sizeof(first));
+    memcpy(second, first, sizeof(second));
+    second[777] ^= 1;
+    len = nb_ulp_encode(NB_ULP_16, second, first, sizeof(first), sizeof(first), coded + NB_TCP_DELTA_BYTES,
+                        sizeof(coded) - NB_TCP_DELTA_BYTES);
+    ck_assert_int_gt(len, 0);
+    n = NB_TCP_DELTA_BYTES + (uint32_t)len;
+    nb_put64(coded, _i == 2 ? sizeof(first) - 2 : sizeof(first));
+    nb_put32(coded + 8, _i == 1 ? 1 : 0);
+    nb_put32(coded + 12, NB_ULP_16);
+    nb_put64(coded + 16, nb_hash64(second, sizeof(second), 0x64656c7461ull) + (_i == 5));
+    if (_i == 4)
+        coded[NB_TCP_DELTA_BYTES] = 77;
+    if (_i == 3)
+        cap = 10000;
+    if (_i == 6)
+        ((struct nb_tcp_recv *)p.recv)->granted = 10000;
+    if (_i == 7)
+        n = NB_TCP_DELTA_BYTES - 1;
+    req = post_recv(p.recv, out, sizeof(out), 0);
+    forge(0, (uint16_t)(NB_TCP_KEEP + slot), first, sizeof(first));
+    if (_i != 6) {
+        ck_assert_int_eq(wait_req(req, NULL, 5000), 0);
+        req = post_recv(p.recv, out, cap, 0);
+        forge(1, (uint16_t)(NB_TCP_DELTA + slot + (_i == 0)), coded, n);
+    }
+    ck_assert_int_lt(wait_req(req, NULL, 5000), 0);
+    ck_assert_msg(strstr(last_warning(), reasons[_i]) != NULL, "%s", last_warning());
+    down();
+}
+END_TEST
+
+/* The same delta without a fault arrives. */
+START_TEST(by_hand)
+{
+    static uint8_t first[20000], second[20000], coded[40000];
+    uint8_t out[20000];
+    size_t size;
+    ssize_t len;
+    void *req;
+
+    up("NIBBLE_P2P=delta", 1);
+    new_model(1);
+    memcpy(first, model[0], sizeof(first));
+    memcpy(second, first, sizeof(second));
+    second[777] ^= 1;
+    len = nb_ulp_encode(NB_ULP_16, second, first, sizeof(first), sizeof(first), coded + NB_TCP_DELTA_BYTES,
+                        sizeof(coded) - NB_TCP_DELTA_BYTES);
+    nb_put64(coded, sizeof(first));
+    nb_put32(coded + 12, NB_ULP_16);
+    nb_put64(coded + 16, nb_hash64(second, sizeof(second), 0x64656c7461ull));
+    req = post_recv(p.recv, out, sizeof(out), 0);
+    forge(0, NB_TCP_KEEP, first, sizeof(first));
+    ck_assert_int_eq(wait_req(req, NULL, 5000), 0);
+    req = post_recv(p.recv, out, sizeof(out), 0);
+    forge(1, NB_TCP_DELTA, coded, NB_TCP_DELTA_BYTES + (uint32_t)len);
+    ck_assert_int_eq(wait_req(req, &size, 5000), 0);
+    ck_assert_uint_eq(size, sizeof(second));
+    ck_assert_int_eq(memcmp(out, second, sizeof(second)), 0);
+    down();
+}
+END_TEST
+
+SUITE_MAIN("net/tcp_deltas", LOOP(rounds, 1, 5), TEST(other_content), LOOP(not_wanted, 0, 4),
+           TEST(little_memory), LOOP(forged, 0, 8), TEST(by_hand))
