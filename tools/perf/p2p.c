@@ -12,6 +12,41 @@
 #include "tests/harness/lib/harness.h"
 #include "tools/output.h"
 
+/* Make the next transfer's values out of the last one's: `percent` of them move by one place. */
+static void change(char *data, size_t bytes, double percent, uint64_t *state)
+{
+    const double every = log1p(-percent / 100);
+    uint16_t value;
+
+    if (percent >= 100)
+        hx_fill(ncclBfloat16, data, bytes / 2, (*state)++, HX_FILL_NORMAL);
+    if (percent <= 0 || percent >= 100)
+        return;
+    for (double at = 0;; at++) {
+        *state = *state * 6364136223846793005u + 1442695040888963407u;
+        at += floor(log(((double)(*state >> 11) + 1) * 0x1p-53) / every);
+        if (at >= (double)(bytes / 2))
+            return;
+        memcpy(&value, data + 2 * (size_t)at, 2);
+        value = (uint16_t)(*state >> 33 & 1 ? value + 1 : value - 1);
+        memcpy(data + 2 * (size_t)at, &value, 2);
+    }
+}
+
+/* Changing values of both nodes of a pair. */
+struct values {
+    char *send, *want;
+    uint64_t mine, peers; /* states of their changes */
+};
+
+static void next_values(const struct perf_run *run, struct values *v, size_t bytes)
+{
+    if (run->changed < 0)
+        return;
+    change(v->send, bytes, run->changed, &v->mine);
+    change(v->want, bytes, run->changed, &v->peers);
+}
+
 static int transfer(struct hx_p2p *p2p, const struct perf_run *run, int rank, char *send, char *recv,
                     size_t bytes, int n)
 {
@@ -33,21 +68,35 @@ static int p2p_size(struct hx_node *node, struct hx_p2p *p2p, const struct perf_
     double seconds[PERF_MOST_REPETITIONS];
     struct perf_usage from, to;
     char *send = malloc(bytes), *recv = malloc(bytes), *want = malloc(bytes);
+    struct values values = {.send = send,
+                            .want = want,
+                            .mine = hx_seed(node->seed, (uint64_t)node->rank, bytes),
+                            .peers = hx_seed(node->seed, (uint64_t)peer, bytes)};
     double mine = 0, all[HX_MAX_NODES], wrong = 0;
 
     if (!send || !recv || !want)
         return hx_fail("not enough memory for %zu bytes", bytes);
-    hx_fill(ncclUint8, send, bytes, hx_seed(node->seed, (uint64_t)node->rank, bytes), HX_FILL_BITS);
-    hx_fill(ncclUint8, want, bytes, hx_seed(node->seed, (uint64_t)peer, bytes), HX_FILL_BITS);
+    if (run->changed < 0) {
+        hx_fill(ncclUint8, send, bytes, values.mine, HX_FILL_BITS);
+        hx_fill(ncclUint8, want, bytes, values.peers, HX_FILL_BITS);
+    } else {
+        hx_fill(ncclBfloat16, send, bytes / 2, values.mine, HX_FILL_NORMAL);
+        hx_fill(ncclBfloat16, want, bytes / 2, values.peers, HX_FILL_NORMAL);
+        send[bytes - 1] = want[bytes - 1] = 0;
+    }
     memset(recv, 0, bytes);
     hx_where("p2p, %zu bytes", bytes);
     if (node->rank == 0)
         output_progress("p2p of %zu bytes", bytes);
-    if (transfer(p2p, run, node->rank, send, recv, bytes, run->warmup))
-        return 1;
+    for (int i = 0; i < run->warmup; i++) {
+        next_values(run, &values, bytes);
+        if (transfer(p2p, run, node->rank, send, recv, bytes, 1))
+            return 1;
+    }
     hx_barrier(node);
     perf_usage_now(interface, &from);
     for (int i = 0; i < run->repetitions; i++) {
+        next_values(run, &values, bytes);
         hx_barrier(node);
         const double start = hx_now();
         if (transfer(p2p, run, node->rank, send, recv, bytes, run->iterations))

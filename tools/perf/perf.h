@@ -108,7 +108,8 @@ struct perf_run {
     int streams;
     double pause_s;     /* before each repetition */
     double weight_step; /* rms of a weight's change over its own between two gathers */
-    const char *env[26];
+    double changed;     /* p2p: percent of the values that change from transfer to transfer. < 0: all stay */
+    const char *env[27];
     int nenv;
 };
 

@@ -85,6 +85,11 @@ static const char p2p_help[] =
     "1). The sockets of a connection are\n"
     "                   NIBBLE_TCP_STREAMS\n"
     "  --chunk SIZE     of a message: larger sizes are cut (default 512K)\n"
+    "  --changed P      the bytes are BF16 values, of which P percent change a little from one transfer to "
+    "the\n"
+    "                   next (100: new values), with NIBBLE_P2P=delta. -n counts such transfers, whose "
+    "median\n"
+    "                   is shown. Without it NIBBLE_P2P=raw\n"
     "  --cpus LIST      CPU of node 0, of node 1 and so on, from the first again where there are more nodes "
     "than\n"
     "                   CPUs (default: as the kernel chooses)\n";
@@ -145,6 +150,7 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
                                           {"feedback", no_argument, NULL, 'F'},
                                           {"nocopy", no_argument, NULL, 'C'},
                                           {"bidirectional", no_argument, NULL, 'D'},
+                                          {"changed", required_argument, NULL, 9},
                                           {"reps", required_argument, NULL, 'm'},
                                           {"pause", required_argument, NULL, 'P'},
                                           {"netns", required_argument, NULL, 'S'},
@@ -181,8 +187,10 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         .streams = 1,
         .weight_step = 0.0015,
         /* Measure the steady state, with data of no training job, and use codecs whatever the link. */
-        .env = {"NIBBLE_GRAD=all", "NIBBLE_WARMUP_STEPS=0", "NIBBLE_RS=int4", "NIBBLE_AR=int4"},
-        .nenv = 4};
+        .env = {"NIBBLE_P2P=raw", "NIBBLE_GRAD=all", "NIBBLE_WARMUP_STEPS=0", "NIBBLE_RS=int4",
+                "NIBBLE_AR=int4"},
+        .nenv = 5,
+        .changed = -1};
     while ((c = getopt_long(argc, argv, "b:e:f:i:N:n:w:h", longs, NULL)) != -1) {
         const char *name = option_name(c, longs);
         bool good = true;
@@ -239,6 +247,10 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         case 6: run->tied = true; break;
         case 7: good = option_number(name, optarg, 1, 100, &run->share); break;
         case 'D': run->bidirectional = true; break;
+        case 9:
+            good = option_number(name, optarg, 0, 100, &run->changed);
+            run->env[0] = "NIBBLE_P2P=delta";
+            break;
         case 'h':
             fputs(coll ? coll_help : p2p_help, stdout);
             fputs(common_help, stdout);
@@ -265,6 +277,14 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         return bad_option("--cpus is of p2p only");
     if (run->compare && (!coll || run->raw || run->threads))
         return bad_option("--compare is of coll only, and goes without --raw and --threads");
+    if (run->changed >= 0 && coll)
+        return bad_option("--changed is of p2p only");
+    if (run->changed >= 0) { /* values change between two measurements */
+        const int n = run->iterations * run->repetitions;
+
+        run->repetitions = n < PERF_MOST_REPETITIONS ? n : PERF_MOST_REPETITIONS;
+        run->iterations = 1;
+    }
     if (run->share != 0 && !coll)
         return bad_option("--share is of coll only");
     if (run->chunk > run->buff_size / HX_STEPS || run->chunk % 512) {

@@ -82,6 +82,10 @@ need "$tmp/p2p" 3 op type nodes bytes time_us algbw busbw nmse
 cpu=$(sed -n 's/^Cpus_allowed_list:[^0-9]*\([0-9]*\).*/\1/p' /proc/self/status)
 "$perf" p2p -b 1M -e 1M -n 3 -w 1 --cpus "$cpu,$cpu" --json "$tmp/p2p" >/dev/null || fail "p2p --cpus"
 need "$tmp/p2p" 1 op cpu
+# Values of which 3 % change are sent as deltas from the third transfer on.
+"$perf" p2p -b 4M -e 4M -n 4 -w 2 --changed 3 --log >"$tmp/out" 2>&1 || fail "p2p --changed"
+within "$(sed -n 's/.* as deltas, .*(\([0-9.]*\) times fewer.*/\1/p' "$tmp/out")" 10 100 "times fewer bytes"
+"$perf" coll --changed 3 >/dev/null 2>&1 && fail "coll --changed is taken"
 for cpus in , "$cpu," x 1023; do
     "$perf" p2p -b 1 -e 1 --cpus "$cpus" >"$tmp/out" 2>&1 && fail "--cpus $cpus is taken"
     grep -q -e "--cpus $cpus" "$tmp/out" || fail "nothing is said about --cpus $cpus"
