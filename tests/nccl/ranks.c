@@ -31,6 +31,7 @@ static void find_functions(void)
     *(void **)&nccl.all_reduce = get("ncclAllReduce");
     *(void **)&nccl.reduce_scatter = get("ncclReduceScatter");
     *(void **)&nccl.all_gather = get("ncclAllGather");
+    *(void **)&nccl.broadcast = get("ncclBroadcast");
     *(void **)&nccl.finalize = get("ncclCommFinalize");
     *(void **)&nccl.destroy = get("ncclCommDestroy");
     *(void **)&nccl.abort = get("ncclCommAbort");

@@ -25,6 +25,7 @@ extern struct nccl {
     int (*all_reduce)(const void *, void *, size_t, int, int, void *, void *);
     int (*reduce_scatter)(const void *, void *, size_t, int, int, void *, void *);
     int (*all_gather)(const void *, void *, size_t, int, void *, void *);
+    int (*broadcast)(const void *, void *, size_t, int, int, void *, void *);
     int (*finalize)(void *);
     int (*destroy)(void *);
     int (*abort)(void *);

@@ -104,6 +104,15 @@ run()
     play cluster "$settings" "$nodes" "$@"
 }
 
+# Broadcasts that repeat cost a fraction of the bytes, on each connection of the last run.
+fewer()
+{
+    sed -n 's/.* as deltas, .*(\([0-9.]*\) times fewer.*/\1/p' "$tmp/log" | awk '
+        { n++; if ($1 < 10) bad = 1 }
+        END { printf "        %d connections sent deltas\n", n; exit bad || n < 2 }' ||
+        fail "$1: deltas of broadcasts: $(grep 'as deltas' "$tmp/log")"
+}
+
 raw="NCCL_ALGO=CollnetDirect NIBBLE_FORCE_COLLNET=1 NIBBLE_AG=raw NIBBLE_RS=raw NIBBLE_AR=raw"
 coded="NIBBLE_GRAD=all NIBBLE_WARMUP_STEPS=0 NIBBLE_AR=int4 NIBBLE_RS=int4"
 rails="NIBBLE_DEVS_PER_NIC=2" # each of two ranks of a node is a head then
@@ -125,6 +134,8 @@ for file in $files; do
     run 2 "$raw" raw again
     run 2x2 "$coded $rails" coded
     play jobs "$jobs" ddp-adamw fsdp2-muon
+    run 3 "$few NCCL_DEBUG_SUBSYS=INIT,NET" weights
+    fewer "$file"
     [ $long = 1 ] || continue
     run 2 "NIBBLE_RS=int4" sharded
     run 2 "$raw" again many split abort raw
