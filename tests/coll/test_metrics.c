@@ -14,7 +14,7 @@
 #include "tests/suite.h"
 
 static const struct nb_metrics_process process = {
-    .host = "n01", .job = "77", .process = "4711", .time = 1700000000.25};
+    .host = "n01", .job = "77", .process = "4711", .time = 1700000000.25, .delta_bytes = 640};
 
 /* Return a communicator with some of everything. */
 static struct nb_figures *some(unsigned serial, const char *name)
@@ -235,6 +235,7 @@ START_TEST(values_are_those_of_the_figures)
         "gpu=\"unknown\",comm_name=\"dp\",comm=\"0xabcdef\",serial=\"2\",dev=\"0\",n_nodes=\"4\",node_rank="
         "\"1\","
         "nranks=\"unknown\"} ",
+        "nibble_p2p_delta_bytes_total{slurm_job_id=\"77\",node=\"n01\",pid=\"4711\"} 640\n",
         "nibble_written_timestamp_seconds{slurm_job_id=\"77\",node=\"n01\",pid=\"4711\"} 1700000000.250\n",
     };
     char *text = text_of(2, "dp");

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include "base/bytes.h"
+#include "base/context.h"
 #include "net/tcp/internal.h"
 #include "nibble/codec.h"
 #include "tests/suite.h"
@@ -148,6 +149,8 @@ START_TEST(rounds)
             ck_assert_msg(ratio < most[i], "%g %% changed: ratio %g", changed[i], ratio);
         }
     ck_assert_int_eq(times_logged("sends exact deltas"), 1);
+    ck_assert_uint_eq(net_context()->p2p.messages, 8 * (MESSAGES - 1)); /* the last message is too short */
+    ck_assert_uint_lt(net_context()->p2p.wire_bytes, net_context()->p2p.bytes / 10);
     down();
 }
 END_TEST

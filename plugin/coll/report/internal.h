@@ -100,9 +100,10 @@ double nb_figures_ratio(uint64_t bytes, uint64_t wire_bytes);
 /* The process of the figures. */
 struct nb_metrics_process {
     char host[64];
-    char job[64];                  /* SLURM_JOB_ID, or "unknown" */
-    char process[NB_PROCESS_NAME]; /* the label "pid" */
-    double time;                   /* of the copy, in seconds since 1970 */
+    char job[64];                                           /* SLURM_JOB_ID, or "unknown" */
+    char process[NB_PROCESS_NAME];                          /* the label "pid" */
+    double time;                                            /* of the copy, in seconds since 1970 */
+    uint64_t delta_messages, delta_bytes, delta_wire_bytes; /* as struct nb_p2p_counts */
 };
 
 /* Write all of `n` communicators to `out`, each metric with its help and type once. The calling thread's

@@ -488,23 +488,42 @@ static void put_sample(FILE *out, const struct nb_metrics_process *p, const stru
     fputc('\n', out);
 }
 
+/* Write one metric of the process. `labels` stand behind the common ones, `value` behind the brackets. */
+static void put_of_process(FILE *out, const struct nb_metrics_process *p, const char *name, const char *help,
+                           const char *labels, const char *value)
+{
+    const struct metric m = {.name = name};
+
+    fprintf(out, "# HELP nibble_%s %s\n# TYPE nibble_%s %s\nnibble_%s{slurm_job_id=\"", name, help, name,
+            is_counter(&m) ? "counter" : "gauge", name);
+    put_text(out, p->job);
+    fprintf(out, "\",node=\"");
+    put_text(out, p->host);
+    fprintf(out, "\",pid=\"%s\"%s} %s\n", p->process, labels, value);
+}
+
+static void put_count(FILE *out, const struct nb_metrics_process *p, const char *name, const char *help,
+                      uint64_t count)
+{
+    char value[24];
+
+    snprintf(value, sizeof(value), "%" PRIu64, count);
+    put_of_process(out, p, name, help, "", value);
+}
+
 void nb_metrics_prometheus(FILE *out, const struct nb_metrics_process *p,
                            const struct nb_figures *const *figures, unsigned n)
 {
-    fprintf(out, "# HELP nibble_info Version of the plugin.\n# TYPE nibble_info gauge\n"
-                 "nibble_info{slurm_job_id=\"");
-    put_text(out, p->job);
-    fprintf(out, "\",node=\"");
-    put_text(out, p->host);
-    fprintf(out, "\",pid=\"%s\",version=\"%s\"} 1\n", p->process, nb_version_with_commit());
-    fprintf(
-        out,
-        "# HELP nibble_written_timestamp_seconds When this file was written.\n"
-        "# TYPE nibble_written_timestamp_seconds gauge\nnibble_written_timestamp_seconds{slurm_job_id=\"");
-    put_text(out, p->job);
-    fprintf(out, "\",node=\"");
-    put_text(out, p->host);
-    fprintf(out, "\",pid=\"%s\"} %.3f\n", p->process, p->time);
+    char text[128];
+
+    snprintf(text, sizeof(text), ",version=\"%s\"", nb_version_with_commit());
+    put_of_process(out, p, "info", "Version of the plugin.", text, "1");
+    snprintf(text, sizeof(text), "%.3f", p->time);
+    put_of_process(out, p, "written_timestamp_seconds", "When this file was written.", "", text);
+    put_count(out, p, "p2p_delta_messages_total", "Point-to-point messages sent as exact deltas.",
+              p->delta_messages);
+    put_count(out, p, "p2p_delta_bytes_total", "Bytes of these messages.", p->delta_bytes);
+    put_count(out, p, "p2p_delta_wire_bytes_total", "Bytes of their deltas.", p->delta_wire_bytes);
     for (size_t s = 0; s < SCOPES; s++)
         for (size_t k = 0; k < scopes[s].n; k++) {
             bool headed = false;

@@ -51,13 +51,15 @@ struct nb_monitor {
     char *trigger;
     int live; /* the socket of nibble-top. -1: none */
     /* For the periodic thread only. */
-    int64_t written_ns;             /* time of the last metrics, of CLOCK_MONOTONIC. 0: never */
-    uint64_t steps, moved;          /* of the engine, and of windows, at the last check */
-    unsigned still, quiet;          /* checks since their last change */
-    bool looked;                    /* the trigger has been checked */
-    struct timespec seen;           /* time of its change. 0: it was missing */
-    pthread_mutex_t lock;           /* of the fields below. Never held during a call that may block */
-    const _Atomic uint64_t *engine; /* steps that it has made. NULL: it may be gone */
+    int64_t written_ns;              /* time of the last metrics, of CLOCK_MONOTONIC. 0: never */
+    uint64_t steps, moved;           /* of the engine, and of windows, at the last check */
+    unsigned still, quiet;           /* checks since their last change */
+    bool looked;                     /* the trigger has been checked */
+    struct timespec seen;            /* time of its change. 0: it was missing */
+    pthread_mutex_t lock;            /* of the fields below. Never held during a call that may block */
+    const _Atomic uint64_t *engine;  /* steps that it has made. NULL: it may be gone */
+    const struct nb_p2p_counts *p2p; /* the context's, or `last` */
+    struct nb_p2p_counts last;       /* the counts when the context let go */
     struct entry *entries;
     unsigned serial;
 };
@@ -116,6 +118,9 @@ static char *format(struct nb_monitor *m, size_t *bytes)
     nb_process_name(process.process);
     memcpy(process.host, m->host, sizeof(process.host));
     memcpy(process.job, m->job, sizeof(process.job));
+    process.delta_messages = m->p2p->messages;
+    process.delta_bytes = m->p2p->bytes;
+    process.delta_wire_bytes = m->p2p->wire_bytes;
     list = calloc(count(m) + 1, sizeof(*list));
     out = list ? open_memstream(&text, bytes) : NULL;
     if (out) {
@@ -428,6 +433,7 @@ static struct nb_monitor *make(const struct nb_context *ctx, const _Atomic uint6
     pthread_mutex_init(&m->lock, NULL);
     m->live = -1;
     m->engine = steps;
+    m->p2p = &ctx->p2p;
     m->period = (int)ctx->params->metrics_period;
     m->late_report = (int)ctx->params->late_report;
     snprintf(m->job, sizeof(m->job), "%s", job && *job ? job : "unknown");
@@ -532,6 +538,10 @@ bool nb_monitor_close(struct nb_monitor *m)
         return true;
     pthread_mutex_lock(&m->lock);
     m->engine = NULL;
+    m->last.messages = m->p2p->messages;
+    m->last.bytes = m->p2p->bytes;
+    m->last.wire_bytes = m->p2p->wire_bytes;
+    m->p2p = &m->last;
     pthread_mutex_unlock(&m->lock);
     if (nb_periodic_end(m->periodic, PATIENCE_S))
         return true;

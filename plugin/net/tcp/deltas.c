@@ -263,6 +263,7 @@ static size_t code(struct nb_tcp_send *s, struct nb_tcp_slot *slot, const void *
 uint16_t nb_tcp_deltas_plan(struct nb_tcp_send *s, const void *data, size_t size, struct nb_tcp_coded *coded,
                             size_t *length)
 {
+    struct nb_p2p_counts *counts = &s->c.dev->tcp->net.ctx->p2p;
     struct nb_tcp_deltas *d = s->deltas;
     struct nb_tcp_place *place;
     struct nb_tcp_slot *slot;
@@ -300,6 +301,9 @@ uint16_t nb_tcp_deltas_plan(struct nb_tcp_send *s, const void *data, size_t size
                 s->c.local);
     d->plain_bytes += size;
     d->coded_bytes += len;
+    counts->messages++;
+    counts->bytes += size;
+    counts->wire_bytes += len;
     *length = len;
     return (uint16_t)(NB_TCP_DELTA | place->slot);
 }
