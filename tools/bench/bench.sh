@@ -9,12 +9,13 @@
 #   -N  numbers of nodes, 2 to 16 (default "4")
 #   -s  rate of each host's link, Mbit/s (default 500; 0: none)
 #   -r  rounds of everything, of which medians are told (default 5)
-#   -S  of main large windows small p2p (default "main p2p"):
+#   -S  of main large windows small p2p changed (default "main p2p"):
 #         main     64 MiB, windows of 128 KiB x 8 channels, beside raw and Open MPI
 #         large    512 MiB, the same, far more than NCCL keeps in flight
 #         windows  64 MiB, chunks of 32, 128 and 512 KiB, 2, 8 and 16 channels
 #         small    4 KiB to 4 MiB, coded beside raw: from which size on does coding pay
 #         p2p      point-to-point beside iperf3, on the link and over loopback without a limit
+#         changed  256 MiB of BF16 point-to-point, of which 0, 1, 3, 10 and 100 % change between transfers
 #   -c  schedules (default: all that this build's NIBBLE_SCHEDULE takes)
 #   -t  types (default bfloat16,float32)
 #   -b  bytes of main and windows (default 64M)
@@ -207,6 +208,12 @@ run_set() {
     p2p)
         stream 0 1 10.77.0.2
         nibble p2p p2p - p2p -N 2 -b 64M -e 64M -n 2 -w 1 --nocopy
+        ;;
+    changed)
+        # The third transfer is the first one of deltas.
+        set -- -N 2 -b 256M -e 256M -n 3 --env NIBBLE_P2P_MAX_MB=4096
+        nibble changed plain - p2p "$@" -w 1 --changed 3 --env NIBBLE_P2P=raw
+        for p in 0 1 3 10 100; do nibble changed $p - p2p "$@" -w 2 --changed $p; done
         ;;
     *)
         echo "bench.sh: there is no set $1" >&2

@@ -29,6 +29,9 @@ function other(set, tool,    group) {
     group = set SUBSEP tool SUBSEP f[4] SUBSEP f[5] SUBSEP f[6] SUBSEP f[7] SUBSEP f[8]
     return group in keyof ? median(seconds, keyof[group]) : ""
 }
+function keyof_plain() {
+    return keyof["changed" SUBSEP "plain" SUBSEP f[4] SUBSEP f[5] SUBSEP f[6] SUBSEP f[7] SUBSEP f[8]]
+}
 function cell(width, digits, value) {
     return value == "" ? sprintf(" %" width "s", "-") : sprintf(" %" width "." digits "f", value)
 }
@@ -41,7 +44,7 @@ function ideal(ratio) {
 }
 function quotient(a, b) { return a == "" || b == "" || b == 0 ? "" : a / b }
 END {
-    for (s = 1; s <= split("main large windows small p2p", sets, " "); s++) {
+    for (s = 1; s <= split("main large windows small p2p changed", sets, " "); s++) {
         header = 0
         for (k = 1; k <= keys; k++) {
             split(order[k], f, SUBSEP)
@@ -53,6 +56,12 @@ END {
             if (f[1] == "p2p") {
                 printf "%-8s %9.1f%s%s\n", f[2], f[8] * 8e-6 / t, used,
                     cell(9, 3, quotient(other("p2p", "iperf3"), t))
+                continue
+            }
+            if (f[1] == "changed") {
+                printf "%-8s %9.1f%s%s%s%s\n", f[2], 1e3 * t, used, cell(10, 2, median(link, key) * 1e-6),
+                    cell(7, 1, quotient(median(link, keyof_plain()), median(link, key))),
+                    cell(9, 2, quotient(other("changed", "plain"), t))
                 continue
             }
             if (f[1] == "small" && f[2] == "raw") continue
@@ -68,7 +77,9 @@ END {
     }
 }
 function print_header(set) {
-    if (set == "p2p")
+    if (set == "changed")
+        print "\nchanged\n%               ms   cpu  busy    link MB  fewer plain/it"
+    else if (set == "p2p")
         print "\np2p\ntool        Mbit/s   cpu  busy  /iperf3"
     else
         printf "\n%s\n%-8s %-10s %2s %-14s %-8s %6s %9s %9s %5s %5s %6s %7s %6s %7s %8s\n", set, "tool",
