@@ -62,7 +62,7 @@ class Nibble(Method):
         device: torch.device,
         path: str = "rs",
         feedback: str = "full",
-        second: str = "int4",
+        second: str = "int6",
     ) -> None:
         super().__init__(layout, nodes, seeds, device)
         self.path, self.feedback, self.second = path, feedback, second
@@ -429,8 +429,10 @@ ARMS: Dict[str, Arm] = {
     "nibble-ar": Arm("nibble, all-reduce", Nibble, path="ar"),
     "nibble-ar-ema": Arm("nibble, all-reduce, feedback ema", Nibble, path="ar", feedback="ema"),
     "nibble-ar-off": Arm("nibble, all-reduce, no feedback", Nibble, path="ar", feedback="off"),
+    "nibble-ar4": Arm("nibble, all-reduce, second hop 4 bits", Nibble, path="ar", second="int4"),
     "nibble-ar8": Arm("nibble, all-reduce, second hop 8 bits", Nibble, path="ar", second="int8"),
     "nibble-2hop": Arm("nibble, two-hop reduce-scatter", Nibble, path="two-hop"),
+    "nibble-2hop4": Arm("nibble, two-hop, second hop 4 bits", Nibble, path="two-hop", second="int4"),
     "nibble-2hop8": Arm("nibble, two-hop, second hop 8 bits", Nibble, path="two-hop", second="int8"),
     "sdp4bit": Arm("SDP4Bit, gradients", SDP4Bit, differences=False),
     "sdp4bit-w": Arm("SDP4Bit, weights", SDP4Bit, gradients=False),

@@ -110,8 +110,8 @@ class Coded(NamedTuple):
 class _Tiles:
     """Some tiles during encoding: g, e and h are [tiles, 128, 32]."""
 
-    def __init__(self, g: Tensor, e: Optional[Tensor], zero: Tensor, groups: Tensor, int4: bool) -> None:
-        self.g, self.zero, self.groups, self.int4 = g, zero, groups, int4
+    def __init__(self, g: Tensor, e: Optional[Tensor], zero: Tensor, groups: Tensor, bits: int) -> None:
+        self.g, self.zero, self.groups, self.bits, self.int4 = g, zero, groups, bits, bits == 4
         self.h = g if e is None else g + e
         self.escaped: Optional[Tensor] = None
         large = ~(self.h.abs() < LIMIT)  # a NaN, too
@@ -208,7 +208,7 @@ class _Tiles:
 
     def body(self) -> Tensor:
         g = self.groups
-        return (g + 3) // 4 * 4 + (4 * ((g + 31) // 32) + 16 * g if self.int4 else 32 * g)
+        return (g + 3) // 4 * 4 + (4 * ((g + 31) // 32) if self.int4 else 0) + 4 * self.bits * g
 
     def too_long(self) -> Tensor:
         x = self.escapes()
@@ -226,11 +226,11 @@ def _take(tiles: _Tiles, out: List[Tensor], at: Optional[Tensor]) -> None:
         step = torch.where(tiles.transform, unit, unit * 0.125)
         step = torch.where(tiles.negative, step, -step)
     else:
-        step = unit * (129.0 / 16384.0)
+        step = unit * (131.0 / 4096.0 if tiles.bits == 6 else 129.0 / 16384.0)
     coded = tiles.code > 0
     transform = tiles.transform & coded
     y = torch.where(coded[..., None] | ~tiles.transform[..., None], tiles.y, tiles.h)
-    low, high = (-8.0, 7.0) if tiles.int4 else (-127.0, 127.0)
+    low, high = {4: (-8.0, 7.0), 6: (-31.0, 31.0), 8: (-127.0, 127.0)}[tiles.bits]
     inverse = torch.where(coded, torch.ones_like(step) / torch.where(coded, step, 1.0), 0.0)
     values = torch.round(y * inverse[..., None]).clamp(low, high) * step[..., None]
     error = y - values
@@ -255,42 +255,42 @@ def _take(tiles: _Tiles, out: List[Tensor], at: Optional[Tensor]) -> None:
             place[at] = part
 
 
-def encode(g: Tensor, e: Optional[Tensor], groups: Tensor, int4: bool) -> Tuple[List[Tensor], Tensor]:
+def encode(g: Tensor, e: Optional[Tensor], groups: Tensor, bits: int) -> Tuple[List[Tensor], Tensor]:
     """Encode tiles g [tiles, 128, 32] with carried errors e. Return values, transform, error in the coded
     domain, bytes and, where there are any, escapes. The second result are the tiles that were sent raw."""
     zero = (g == 0).any(-1)
     out = [torch.empty_like(g), torch.empty_like(zero), torch.empty_like(g), torch.empty_like(groups)]
     raw = torch.zeros(len(g), dtype=torch.bool, device=g.device)
-    tiles = _Tiles(g, e, zero, groups, int4)
+    tiles = _Tiles(g, e, zero, groups, bits)
     _take(tiles, out, None)
 
-    def again(where: Tensor, as_int4: bool, widen: bool) -> None:
+    def again(where: Tensor, as_bits: int, widen: bool) -> None:
         at = torch.nonzero(where).flatten()
-        part = _Tiles(g[at], None if e is None else e[at], zero[at], groups[at], as_int4)
+        part = _Tiles(g[at], None if e is None else e[at], zero[at], groups[at], as_bits)
         if widen:
             spread = part.spread()
             if spread.any():
                 again_at = at[spread]
                 wide = _Tiles(
-                    g[again_at], None if e is None else e[again_at], zero[again_at], groups[again_at], as_int4
+                    g[again_at], None if e is None else e[again_at], zero[again_at], groups[again_at], as_bits
                 )
                 wide.widen()
-                _finish(wide, again_at, as_int4)
+                _finish(wide, again_at, as_bits)
                 at = at[~spread]
-                part = _Tiles(g[at], None if e is None else e[at], zero[at], groups[at], as_int4)
-        _finish(part, at, as_int4)
+                part = _Tiles(g[at], None if e is None else e[at], zero[at], groups[at], as_bits)
+        _finish(part, at, as_bits)
 
-    def _finish(part: _Tiles, at: Tensor, as_int4: bool) -> None:
+    def _finish(part: _Tiles, at: Tensor, as_bits: int) -> None:
         if not len(at):
             return
         _take(part, out, at)
         long = part.too_long()
         if not long.any():
             return
-        if as_int4:
+        if as_bits == 4:
             where = torch.zeros_like(raw)
             where[at[long]] = True
-            again(where, False, True)
+            again(where, 8, True)
             return
         raw[at[long]] = True
         for place, part in zip(out, (g[at[long]], False, 0.0, 0, False)):
@@ -299,7 +299,7 @@ def encode(g: Tensor, e: Optional[Tensor], groups: Tensor, int4: bool) -> Tuple[
 
     special = tiles.spread() | tiles.too_long()
     if special.any():
-        again(special, int4, True)
+        again(special, bits, True)
     return out, raw
 
 
@@ -308,7 +308,7 @@ class Coder:
     "off"."""
 
     def __init__(self, feedback: str = "full", codec: str = "int4") -> None:
-        self.feedback, self.int4 = feedback, codec == "int4"
+        self.feedback, self.bits = feedback, int(codec[3:])
         self.err: Optional[Tensor] = None  # int8 [tiles, 128, 32]
         self.scale: Optional[Tensor] = None  # int32 [tiles, 128]
 
@@ -325,7 +325,7 @@ class Coder:
         e = None
         if self.feedback != "off":
             e = self.carried(g, idle)
-        (values, transform, error, length, *escaped), raw = encode(g, e, groups, self.int4)
+        (values, transform, error, length, *escaped), raw = encode(g, e, groups, self.bits)
         if e is not None:
             self.keep(e, error, transform, escaped[0] if escaped else None, raw, idle)
         shape = (*x.shape[:-1], per_block * TILE_GROUPS)
