@@ -22,6 +22,9 @@
     extern const char *const nb_##type##_words[prefix##_COUNT];
 #include "base/params.def"
 
+/* Bytes of a site's name (NIBBLE_SITE), with its end. */
+#define NB_SITE_BYTES 32
+
 struct nb_params {
 #define NB_PARAM_INT(field, name, def, min, max, help) int64_t field;
 #define NB_PARAM_REAL(field, name, def, min, max, help) double field;

@@ -75,6 +75,7 @@ static const struct {
     {"NIBBLE_AG_UNTYPED", bounds_gathers, "it belongs to NIBBLE_AG=delta4"},
     {"NIBBLE_REF_MAX_MB", keeps_references, "NIBBLE_AG keeps no references"},
     {"NIBBLE_GROUP", makes_grids, "NIBBLE_SCHEDULE makes no grid"},
+    {"NIBBLE_SITE", makes_grids, "NIBBLE_SCHEDULE makes no grid"},
     {"NIBBLE_METRICS_PERIOD", writes_metrics, "NIBBLE_METRICS names no folder"},
     {"NIBBLE_TUNER_CHUNK_BYTES", tunes, "NIBBLE_TUNER=0"},
     {"NIBBLE_FORCE_COLLNET", tunes, "NIBBLE_TUNER=0"},

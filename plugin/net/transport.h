@@ -34,6 +34,7 @@ struct nb_context;
 struct nb_net;
 
 #define NB_NET_HANDLE_BYTES 128 /* NCCL_NET_HANDLE_MAXSIZE */
+#define NB_NET_HANDLE_FREE 32   /* bytes at the end of a handle that a transport leaves to its caller */
 #define NB_NET_MAX_RECVS 8      /* receives in one grouped irecv */
 #define NB_NET_MAX_DEVS 64      /* NCCL keeps its CollNet resources in arrays of 64, by device */
 
@@ -83,6 +84,8 @@ struct nb_net_ops {
     int (*devices)(struct nb_net *net, int *ndev);
     int (*properties)(struct nb_net *net, int dev, struct nb_net_props *props);
 
+    /* 1: listen may fill all of a handle. 0: the last NB_NET_HANDLE_FREE bytes are zero and the caller's. */
+    int fills_handle;
     /* Listen, without blocking. Fill `handle` (NB_NET_HANDLE_BYTES), which the caller passes to the peer's
      * connect. One listener accepts any number of connections. */
     int (*listen)(struct nb_net *net, int dev, void *handle, void **listen_comm);

@@ -192,7 +192,7 @@ START_TEST(measured_distance)
         begin(6, true, NB_SUM_AUTO, 0);
         must_count_with(6, 10000);
         ck_assert_uint_eq(node[0].comm->reckoning.facts.measured, far ? 700 : 10);
-        nb_facts_reckon(&node[0].params, 6, &node[0].comm->reckoning.facts, &r);
+        nb_facts_reckon(&node[0].params, &node[0].comm->grid, &node[0].comm->reckoning.facts, &r);
         ck_assert(r.group.rtt == 0);
         if (far)
             ck_assert_msg(strstr(advice, "the longest round trip is 70 ms. Set NIBBLE_LINK_RTT_US=70000"),

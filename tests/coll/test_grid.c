@@ -71,11 +71,112 @@ START_TEST(which_grid)
 }
 END_TEST
 
+/* The site of each rank is a character, or '.' for none. */
+static struct nb_grid grid_at(const char *sites, enum nb_schedule_word schedule, int64_t group, char *why,
+                              size_t cap)
+{
+    const int nodes = (int)strlen(sites);
+    char(*name)[NB_SITE_BYTES] = calloc((size_t)nodes, sizeof(*name));
+    struct nb_grid g;
+
+    ck_assert(name != NULL);
+    for (int r = 0; r < nodes; r++)
+        name[r][0] = sites[r] == '.' ? '\0' : sites[r];
+    ck_assert_int_eq(
+        nb_grid_of_sites(nodes, (const char(*)[NB_SITE_BYTES])name, schedule, group, &g, why, cap), 0);
+    free(name);
+    return g;
+}
+
+/* `ranks`: as digits, row after row, where they do not follow places. */
+START_TEST(rows_within_sites)
+{
+    static const struct {
+        const char *sites;
+        enum nb_schedule_word schedule;
+        int64_t group;
+        int rows, columns;
+        const char *ranks, *why;
+    } want[] = {
+        {"aabb", NB_SCHEDULE_AUTO, 0, 2, 2, NULL, ""},
+        {"abab", NB_SCHEDULE_AUTO, 0, 2, 2, "0213", ""},
+        {"bbaa", NB_SCHEDULE_TWO_LEVEL, 0, 2, 2, NULL, ""},
+        {"aaaabbbb", NB_SCHEDULE_AUTO, 0, 2, 4, NULL, ""},
+        {"abbbabaa", NB_SCHEDULE_AUTO, 0, 2, 4, "04671235", ""},
+        {"abcabc", NB_SCHEDULE_AUTO, 0, 3, 2, "031425", ""},
+        /* a site of several rows */
+        {"aabbbb", NB_SCHEDULE_AUTO, 0, 3, 2, NULL, ""},
+        {"babbab", NB_SCHEDULE_AUTO, 0, 3, 2, "023514", ""},
+        {"aaaabbbb", NB_SCHEDULE_AUTO, 2, 4, 2, NULL, ""},
+        /* no rows within sites */
+        {"aaabb", NB_SCHEDULE_AUTO, 0, 1, 5, NULL,
+         "no row of 2 or more nodes fits into each site (a: 3, b: 2)"},
+        {"abcd", NB_SCHEDULE_AUTO, 0, 1, 4, NULL,
+         "no row of 2 or more nodes fits into each site (a: 1, b: 1, c: 1, d: 1)"},
+        {"aaab", NB_SCHEDULE_TWO_LEVEL, 0, 2, 2, NULL,
+         "no row of 2 or more nodes fits into each site (a: 3, b: 1)"},
+        {"aaabbb", NB_SCHEDULE_AUTO, 2, 1, 6, NULL,
+         "no row of NIBBLE_GROUP nodes fits into each site (a: 3, b: 3)"},
+        {"aaaa", NB_SCHEDULE_AUTO, 0, 1, 4, NULL, "all nodes are at one site (a)"},
+        {"aa.b", NB_SCHEDULE_AUTO, 0, 1, 4, NULL, "node 2 names no site"},
+        {"aabb", NB_SCHEDULE_DIRECT, 0, 1, 4, NULL, "NIBBLE_SCHEDULE=direct makes no rows"},
+        {"ab", NB_SCHEDULE_AUTO, 0, 1, 2, NULL, "no row of 2 or more nodes fits into each site (a: 1, b: 1)"},
+        {"....", NB_SCHEDULE_TWO_LEVEL, 0, 2, 2, NULL, ""},
+    };
+
+    for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
+        char why[128];
+        struct nb_grid g = grid_at(want[i].sites, want[i].schedule, want[i].group, why, sizeof(why));
+
+        ck_assert_msg(g.rows == want[i].rows && g.columns == want[i].columns && !g.rank == !want[i].ranks,
+                      "%s: %d x %d", want[i].sites, g.rows, g.columns);
+        ck_assert_str_eq(why, want[i].why);
+        for (int k = 0; k < g.rows * g.columns; k++) {
+            const int rank = nb_grid_node(g, k / g.columns, k % g.columns);
+
+            ck_assert_int_eq(rank, want[i].ranks ? want[i].ranks[k] - '0' : k);
+            ck_assert(nb_grid_row(g, rank) == k / g.columns && nb_grid_column(g, rank) == k % g.columns);
+        }
+        for (int a = 0; g.sites && a < g.rows * g.columns; a++)
+            for (int b = 0; b < g.rows * g.columns; b++)
+                ck_assert(!nb_grid_same_row(g, a, b) || want[i].sites[a] == want[i].sites[b]);
+        nb_grid_free(&g);
+    }
+}
+END_TEST
+
+/* The list of sites may be longer than the line. */
+START_TEST(many_sites)
+{
+    char sites[60], why[64];
+    struct nb_grid g;
+
+    for (int i = 0; i < 59; i++)
+        sites[i] = (char)('A' + i);
+    sites[59] = '\0';
+    g = grid_at(sites, NB_SCHEDULE_AUTO, 0, why, sizeof(why));
+    ck_assert(g.rows == 2 || g.rows == 1);
+    ck_assert_msg(strlen(why) == sizeof(why) - 1 && strcmp(why + strlen(why) - 4, "...)") == 0, "%s", why);
+}
+END_TEST
+
+/* Return a grid of consecutive ranks, or of sites between which the ranks take turns. */
+static struct nb_grid grid_of(int rows, int columns, int turns)
+{
+    char sites[64], why[64];
+
+    for (int r = 0; r < rows * columns; r++)
+        sites[r] = turns ? (char)('a' + r % rows) : '.';
+    sites[rows * columns] = '\0';
+    return turns ? grid_at(sites, NB_SCHEDULE_AUTO, columns, why, sizeof(why))
+                 : (struct nb_grid){.rows = rows, .columns = columns};
+}
+
 START_TEST(who_is_near)
 {
     for (int rows = 1; rows < 5; rows++) {
         for (int columns = 2; columns < 5; columns++) {
-            const struct nb_grid g = {rows, columns};
+            struct nb_grid g = grid_of(rows, columns, _i);
             int neighbors[8], n;
             for (int a = 0; a < rows * columns; a++) {
                 n = nb_grid_connected(g, a, neighbors);
@@ -86,6 +187,7 @@ START_TEST(who_is_near)
                               nb_grid_same_column(g, a, neighbors[i]));
                 }
             }
+            nb_grid_free(&g);
         }
     }
 }
@@ -96,7 +198,7 @@ START_TEST(ways)
 {
     for (int rows = 2; rows < 5; rows++) {
         for (int columns = 2; columns < 5; columns++) {
-            const struct nb_grid g = {rows, columns};
+            struct nb_grid g = grid_of(rows, columns, _i);
             for (int k = 0; k < rows * columns * rows * columns; k++) {
                 int owner = k / (rows * columns), b = k % (rows * columns);
                 int there = nb_grid_next(g, b, owner, 1), back = nb_grid_next(g, owner, b, 0);
@@ -107,6 +209,7 @@ START_TEST(ways)
                 ck_assert_int_eq(there, back);
                 ck_assert(nb_grid_same_row(g, there, b) && nb_grid_same_column(g, there, owner));
             }
+            nb_grid_free(&g);
         }
     }
 }
@@ -137,7 +240,7 @@ static void setup(void)
     comm->nnodes = 4;
     comm->rank = 1;
     comm->token = 77;
-    comm->grid = (struct nb_grid){2, 2};
+    comm->grid = (struct nb_grid){.rows = 2, .columns = 2};
     comm->net = &net;
     comm->peer = calloc(4, sizeof(*comm->peer));
     comm->neighbors = comm->sends_to = neighbors;
@@ -494,8 +597,9 @@ START_TEST(absurd_heartbeats)
 }
 END_TEST
 
-SUITE_MAIN("coll/grid", TEST(which_grid), TEST(who_is_near), TEST(ways), FIXTURE(setup, teardown),
-           TEST(confirmations_are_gathered), TEST(own_block_is_confirmed), TEST(late_confirmations),
-           TEST(asks_one_that_is_gone), TEST(goodbye_when_the_row_is_done), LOOP(confirms_for_others, 0, 2),
-           TEST(others_messages_pass), LOOP(wrong_ways, 0, 13), TEST(asked_from_beyond),
-           TEST(whom_a_node_waits_for), LOOP(absurd_heartbeats, 0, 8))
+SUITE_MAIN("coll/grid", TEST(which_grid), TEST(rows_within_sites), TEST(many_sites), LOOP(who_is_near, 0, 2),
+           LOOP(ways, 0, 2), FIXTURE(setup, teardown), TEST(confirmations_are_gathered),
+           TEST(own_block_is_confirmed), TEST(late_confirmations), TEST(asks_one_that_is_gone),
+           TEST(goodbye_when_the_row_is_done), LOOP(confirms_for_others, 0, 2), TEST(others_messages_pass),
+           LOOP(wrong_ways, 0, 13), TEST(asked_from_beyond), TEST(whom_a_node_waits_for),
+           LOOP(absurd_heartbeats, 0, 8))

@@ -29,6 +29,7 @@ static void setup(void)
 
 static void teardown(void)
 {
+    nb_grid_free(&comm->grid);
     free(comm->win);
     free(comm->submit.ops);
     free(comm);
@@ -69,7 +70,7 @@ START_TEST(of_a_mesh)
         for (int k = 0; k < 3; k++)
             state ^= k == 1 ? state >> 7 : state << (k ? 17 : 13);
         comm->nnodes = 3 + (int)(state >> 8 & 15);
-        comm->grid = (struct nb_grid){1, comm->nnodes};
+        comm->grid = (struct nb_grid){.rows = 1, .columns = comm->nnodes};
         comm->rank = (int)(state >> 12 & 255) % comm->nnodes;
         peer = (comm->rank + 1 + (int)(state >> 20 & 255) % (comm->nnodes - 1)) % comm->nnodes;
         win->op->block = 4 * (1 + (state >> 28 & 32767));
@@ -93,11 +94,28 @@ START_TEST(of_a_mesh)
 }
 END_TEST
 
-static void on_grid(int rows, int columns, int rank)
+static int common_divisor(int a, int b)
 {
-    comm->grid = (struct nb_grid){rows, columns};
-    comm->nnodes = rows * columns;
-    comm->rank = rank;
+    return b ? common_divisor(b, a % b) : a;
+}
+
+/* Make a grid. step > 0: ranks are spread over sites, which are the rows. */
+static void on_grid(int rows, int columns, int step)
+{
+    const int n = rows * columns;
+    char name[64][NB_SITE_BYTES] = {{0}}, why[64];
+
+    comm->nnodes = n;
+    nb_grid_free(&comm->grid);
+    while (step && common_divisor(step, n) > 1)
+        step++;
+    for (int r = 0; step && r < n; r++)
+        name[r][0] = (char)('a' + r * step % n / columns);
+    ck_assert_int_eq(nb_grid_of_sites(n, (const char(*)[NB_SITE_BYTES])name, NB_SCHEDULE_TWO_LEVEL, columns,
+                                      &comm->grid, why, sizeof(why)),
+                     0);
+    ck_assert(comm->grid.rows == rows && comm->grid.columns == columns);
+    ck_assert(comm->grid.sites == (step ? rows : 0));
 }
 
 /* Find the first segment at or behind `from` for which `wanted` returns 1, by a walk over all. */
@@ -181,7 +199,8 @@ START_TEST(of_a_grid)
 
         for (int k = 0; k < 3; k++)
             state ^= k == 1 ? state >> 7 : state << (k ? 17 : 13);
-        on_grid(2 + (int)(state >> 8 & 3), 2 + (int)(state >> 10 & 3), 0);
+        on_grid(2 + (int)(state >> 8 & 3), 2 + (int)(state >> 10 & 3),
+                i / 6 % 2 * (int)(1 + (state >> 50 & 15)));
         comm->rank = (int)(state >> 12 & 255) % comm->nnodes;
         peer = (comm->rank + 1 + (int)(state >> 20 & 255) % (comm->nnodes - 1)) % comm->nnodes;
         if (!nb_grid_same_row(comm->grid, peer, comm->rank))

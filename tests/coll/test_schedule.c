@@ -123,7 +123,10 @@ static void cut(struct nb_grid grid, int rank, uint64_t block, uint64_t off, uin
 
 START_TEST(pieces)
 {
-    static const struct nb_grid grids[] = {{1, 3}, {1, 8}, {2, 16}, {4, 8}};
+    static const struct nb_grid grids[] = {{.rows = 1, .columns = 3},
+                                           {.rows = 1, .columns = 8},
+                                           {.rows = 2, .columns = 16},
+                                           {.rows = 4, .columns = 8}};
     static const uint64_t blocks[] = {512, 3000, 40 * KIB, 64 * KIB, 200 * KIB, 333336, 1 * MIB, 5 * MIB};
     static const uint64_t windows[] = {1000, 64 * KIB, 256 * KIB, 1 * MIB};
 

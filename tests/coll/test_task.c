@@ -396,7 +396,7 @@ START_TEST(message_before_its_window)
     struct nb_peer peer = {.rank = 1};
 
     comm->nnodes = 4;
-    comm->grid = (struct nb_grid){1, 4};
+    comm->grid = (struct nb_grid){.rows = 1, .columns = 4};
     comm->unit = 4096;
     win->op->block = 4096;
     win->off = 4097;

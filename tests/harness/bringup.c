@@ -144,6 +144,7 @@ HX_CASE(absent, sx_job("absent node", 3, absent_node, NULL, HX_ENV("NIBBLE_CONNE
 struct grid_want {
     int nodes;
     const char *line, *more; /* that each node must log */
+    const char *sites;       /* a letter for each node, '.' for no name. NULL: no node has a name */
 };
 
 static int grid_node(struct hx_node *node, void *arg)
@@ -164,8 +165,25 @@ static int grid_node(struct hx_node *node, void *arg)
     return 0;
 }
 
+/* Run the nodes, each with its own NIBBLE_SITE. */
+static int grid_job(const struct grid_want *want, const char *const *env)
+{
+    static const char *const named[][2] = {{NULL}, {"NIBBLE_SITE=paris"}, {"NIBBLE_SITE=rome"}};
+    struct hx_job job = {.name = want->more,
+                         .nnodes = want->nodes,
+                         .fn = grid_node,
+                         .arg = (void *)(uintptr_t)want,
+                         .env = env,
+                         .seed = 1};
+
+    for (int r = 0; want->sites && r < want->nodes; r++)
+        job.node_env[r] = named[strchr(".pr", want->sites[r]) - ".pr"];
+    return hx_job_run(&job, NULL);
+}
+
 static int grid_connects(void)
 {
+    static const char *const env_auto[] = {"NIBBLE_RS=raw", NULL};
     static const char *const env[] = {"NIBBLE_RS=raw", "NIBBLE_SCHEDULE=two-level", NULL};
     static const char *const env_group[] = {"NIBBLE_RS=raw", "NIBBLE_SCHEDULE=two-level", "NIBBLE_GROUP=2",
                                             NULL};
@@ -175,18 +193,22 @@ static int grid_connects(void)
         struct grid_want want;
         const char *const *env;
     } grid[] = {
-        {{4, "connected over", "grid of 2 rows of 2 nodes"}, env},
-        {{6, "connected over", "grid of 2 rows of 3 nodes"}, env},
-        {{8, "connected over", "grid of 2 rows of 4 nodes"}, env},
-        {{8, "connected over", "grid of 4 rows of 2 nodes"}, env_group},
-        {{5, "no grid", "no divisor"}, env},
-        {{5, "no grid", "NIBBLE_GROUP=2 does not divide 5"}, env_group},
-        {{4, "no grid", "NIBBLE_SCHEDULE=direct"}, env_direct},
+        {{4, "connected over", "grid of 2 rows of 2 nodes", NULL}, env},
+        {{6, "connected over", "grid of 2 rows of 3 nodes", NULL}, env},
+        {{8, "connected over", "grid of 2 rows of 4 nodes", NULL}, env},
+        {{8, "connected over", "grid of 4 rows of 2 nodes", NULL}, env_group},
+        {{5, "no grid", "no divisor", NULL}, env},
+        {{5, "no grid", "NIBBLE_GROUP=2 does not divide 5", NULL}, env_group},
+        {{4, "no grid", "NIBBLE_SCHEDULE=direct", NULL}, env_direct},
+        {{4, "connected over", "grid of 2 rows of 2 nodes at 2 sites", "prrp"}, env_auto},
+        {{6, "connected over", "grid of 3 rows of 2 nodes at 2 sites", "rrpppp"}, env_auto},
+        {{4, "NIBBLE_SITE has no effect", "node 1 names no site", "p.rr"}, env_auto},
+        {{5, "NIBBLE_SITE has no effect", "(paris: 2, rome: 3)", "prrpr"}, env_auto},
+        {{3, "NIBBLE_SITE has no effect", "all nodes are at one site (rome)", "rrr"}, env_auto},
     };
 
     for (size_t i = 0; i < sizeof grid / sizeof grid[0]; i++) {
-        int rc = sx_job(grid[i].want.more, grid[i].want.nodes, grid_node, (void *)(uintptr_t)&grid[i].want,
-                        grid[i].env);
+        int rc = grid_job(&grid[i].want, grid[i].env);
 
         if (rc)
             return rc;
@@ -280,6 +302,8 @@ static int bad_settings(void)
         {"NIBBLE_CREDIT=4", "unknown setting NIBBLE_CREDIT"},
         {"NIBBLE_GRAD=nonsense", "NIBBLE_GRAD: rule \"nonsense\": it must be"},
         {"NIBBLE_SCHEDULE=ring", "bad setting NIBBLE_SCHEDULE=ring"},
+        {"NIBBLE_SITE=a-building-with-the-longest-name",
+         "NIBBLE_SITE: a name has at most 31 characters, not 32"},
     };
 
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {

@@ -122,6 +122,21 @@ static int shapes_two_level(void)
     return sx_job("shapes, two levels", hx_quick() ? 6 : 9, shapes_node, &channels, env_raw_grid);
 }
 
+/* Rows within sites, whose ranks do not follow each other. */
+static int shapes_sites(void)
+{
+    static const char *const env[] = {"NIBBLE_RS=raw", "NIBBLE_AG=raw", NULL};
+    static const char *const site[][2] = {{"NIBBLE_SITE=a"}, {"NIBBLE_SITE=b"}};
+    static const char *const of = "abbbabaa";
+    int channels = 5;
+    struct hx_job job = {
+        .name = "shapes, sites", .nnodes = 8, .fn = shapes_node, .arg = &channels, .env = env, .seed = 1};
+
+    for (int r = 0; r < job.nnodes; r++)
+        job.node_env[r] = site[of[r] - 'a'];
+    return hx_job_run(&job, NULL);
+}
+
 HX_CASE(shapes_2_2, shapes(2, 2))
 HX_CASE(shapes_3_8, shapes(3, 8))
 HX_CASE(shapes_4_4, shapes(4, 4))
@@ -203,4 +218,4 @@ HX_MAIN({"exact-types-2-nodes", exact_types, 0}, {"exact-types-3-nodes", exact_t
         {"shapes-2-nodes-16-channels", shapes_2_16, HX_CASE_FULL}, {"large", large, HX_CASE_FULL},
         {"rounding", rounding, 0}, {"exact-types-two-hop", exact_types_two_hop, 0},
         {"exact-types-two-level", exact_types_two_level, 0}, {"shapes-two-level", shapes_two_level, 0},
-        {"large-two-level", large_two_level, HX_CASE_FULL})
+        {"shapes-sites", shapes_sites, 0}, {"large-two-level", large_two_level, HX_CASE_FULL})

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/params.h"
+#include "coll/comm/grid.h"
 #include "coll/decide/decide.h"
 #include "doctor.h"
 #include "policy/reckon/reckon.h"
@@ -126,10 +127,12 @@ static void tell_reckoned(struct doctor *d, enum nb_func func, const struct nb_r
 void tell_compressed(struct doctor *d, const struct nb_reckon_facts *slowest)
 {
     const enum nb_ag_word ag = d->params->ag;
+    const struct nb_grid grid =
+        nb_grid_choose(d->options.nodes >= 2 ? d->options.nodes : 2, d->params->schedule, d->params->group);
     struct nb_reckoning r;
     char why[200];
 
-    nb_facts_reckon(d->params, d->options.nodes >= 2 ? d->options.nodes : 2, slowest, &r);
+    nb_facts_reckon(d->params, &grid, slowest, &r);
     const bool declined = nb_policy_declines(d->params, &r, why, sizeof(why));
     for (int i = 0; i < NB_FUNC_COUNT; i++) {
         const enum nb_func func = (enum nb_func)i;

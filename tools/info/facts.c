@@ -10,6 +10,7 @@
 #include "base/params.h"
 #include "base/system.h"
 #include "base/version.h"
+#include "coll/comm/grid.h"
 #include "coll/decide/decide.h"
 #include "device/cuda/driver.h"
 #include "device/host/host.h"
@@ -149,10 +150,11 @@ void info_gain(struct emit *e, struct nb_context *ctx)
     }
     const struct nb_reckon_facts facts = info_reckon_facts(ctx->params, mbps, gpu, threads);
     for (size_t i = 0; i < sizeof(nodes) / sizeof(nodes[0]); i++) {
+        const struct nb_grid grid = nb_grid_choose(nodes[i], ctx->params->schedule, ctx->params->group);
         struct nb_reckoning r;
         char why[200];
 
-        nb_facts_reckon(ctx->params, nodes[i], &facts, &r);
+        nb_facts_reckon(ctx->params, &grid, &facts, &r);
         const bool declined = nb_policy_declines(ctx->params, &r, why, sizeof(why));
 
         emit_row(e);

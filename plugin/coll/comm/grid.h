@@ -9,11 +9,18 @@
  *     row 0      0   1   2   3        node r is in row r / columns
  *     row 1      4   5   6   7             and column r % columns
  *
+ * Where the nodes name their sites (NIBBLE_SITE), all nodes of a row are at one site, whatever their ranks.
+ * So values stay inside a site, and only sums of rows cross between sites.
+ *
+ *     site a: 0, 2, 5       row 0      0   2   5
+ *     site b: 1, 3, 4       row 1      1   3   4
+ *
  * A full mesh is a grid of one row.
  */
 #ifndef NIBBLE_COLL_COMM_GRID_H
 #define NIBBLE_COLL_COMM_GRID_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/params.h"
@@ -26,6 +33,10 @@
 
 struct nb_grid {
     int rows, columns;
+    int sites; /* whose nodes the rows are. 0: rows do not follow sites */
+    /* [nodes] each: the place of a rank, row * columns + column, and the rank at a place. NULL: the same
+     * number. Owned, see nb_grid_free. */
+    int *place, *rank;
 };
 
 /* Return the grid of `nodes` nodes, by NIBBLE_SCHEDULE (`schedule`) and NIBBLE_GROUP (`group`: nodes of a
@@ -33,17 +44,33 @@ struct nb_grid {
  * arguments, so it is the same on all nodes. */
 struct nb_grid nb_grid_choose(int nodes, enum nb_schedule_word schedule, int64_t group);
 
+/* Make the grid of nodes that name their sites: site[nodes] in order of ranks, "" for a node without a name.
+ * A row has `group` nodes, or with 0 as many as possible. Their number divides the number of nodes of every
+ * site. Where names make no rows, *grid is as nb_grid_choose says, and `why` tells the reason. It is "" where
+ * no node has a name. The grid depends only on the arguments, as above. Return 0, or -ENOMEM with *grid as
+ * nb_grid_choose says. */
+int nb_grid_of_sites(int nodes, const char (*site)[NB_SITE_BYTES], enum nb_schedule_word schedule,
+                     int64_t group, struct nb_grid *grid, char *why, size_t cap);
+/* Free the arrays of a grid, which stays valid as a grid of consecutive ranks. */
+void nb_grid_free(struct nb_grid *grid);
+
+static inline int nb_grid_place(struct nb_grid g, int rank)
+{
+    return g.place ? g.place[rank] : rank;
+}
 static inline int nb_grid_row(struct nb_grid g, int rank)
 {
-    return rank / g.columns;
+    return nb_grid_place(g, rank) / g.columns;
 }
 static inline int nb_grid_column(struct nb_grid g, int rank)
 {
-    return rank % g.columns;
+    return nb_grid_place(g, rank) % g.columns;
 }
 static inline int nb_grid_node(struct nb_grid g, int row, int column)
 {
-    return row * g.columns + column;
+    const int place = row * g.columns + column;
+
+    return g.rank ? g.rank[place] : place;
 }
 static inline int nb_grid_same_row(struct nb_grid g, int a, int b)
 {

@@ -43,6 +43,9 @@
 #include "coll/report/report.h"
 #include "policy/records/records.h"
 
+/* A handle ends with the name of its node's site, so a node knows all names before it connects. */
+_Static_assert(NB_SITE_BYTES == NB_NET_HANDLE_FREE, "a handle has room for the name of a site");
+
 struct nb_coll_listen {
     uint32_t magic;
     struct nb_context *ctx;
@@ -72,6 +75,9 @@ int nb_coll_listen(struct nb_context *ctx, int dev, uint64_t comm_id, void *hand
         free(l);
         return ret;
     }
+    if (!l->net->fills_handle)
+        snprintf((char *)handle + NB_NET_HANDLE_BYTES - NB_SITE_BYTES, NB_SITE_BYTES, "%s",
+                 ctx->params->site);
     l->magic = LISTEN_MAGIC;
     l->ctx = ctx;
     l->dev = dev;
@@ -137,7 +143,7 @@ static void ask_gain(struct nb_mesh *m)
     if (m->round < NB_ROUND_ROW_ALL)
         return;
     nb_reckon_slowest(&facts, &m->other_facts);
-    nb_facts_reckon(m->comm->ctx->params, m->comm->nnodes, &facts, &m->comm->reckoning);
+    nb_facts_reckon(m->comm->ctx->params, &m->comm->grid, &facts, &m->comm->reckoning);
     if (!nb_policy_declines(m->comm->ctx->params, &m->comm->reckoning, why, sizeof(why)))
         return;
     m->wanted = true;
@@ -201,10 +207,13 @@ static void announce(struct nb_coll_comm *comm)
 {
     const struct nb_params *p = comm->ctx->params;
     const char *schedule = nb_schedule_words[p->schedule];
-    char grid[64] = "";
+    char grid[96] = "", sites[32] = "";
 
+    if (comm->grid.sites)
+        snprintf(sites, sizeof(sites), " at %d sites", comm->grid.sites);
     if (nb_on_grid(comm))
-        snprintf(grid, sizeof(grid), "grid of %d rows of %d nodes, ", comm->grid.rows, comm->grid.columns);
+        snprintf(grid, sizeof(grid), "grid of %d rows of %d nodes%s, ", comm->grid.rows, comm->grid.columns,
+                 sites);
     else if (comm->nnodes > 3 && (p->schedule == NB_SCHEDULE_TWO_LEVEL || p->group))
         explain_mesh(comm, schedule);
     NB_INFO(NCCL_INIT | NCCL_NET,
@@ -316,7 +325,7 @@ int nb_coll_connect_begin(void *const *handles, int nnodes, int rank, struct nb_
         return ret ? ret : -ENOMEM;
     }
     c->listen = listen;
-    c->comm = nb_setup_comm(listen->ctx, listen->dev, listen->comm_id, listen->net, nnodes, rank);
+    c->comm = nb_setup_comm(listen->ctx, listen->dev, listen->comm_id, listen->net, handles, nnodes, rank);
     if (!c->comm || nb_mesh_init(&c->mesh, c->comm, listen->conn, handles)) {
         NB_WARN("connect: out of memory");
         return end(c, -ENOMEM);

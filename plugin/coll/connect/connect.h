@@ -205,9 +205,9 @@ enum nb_stepped nb_decline_step(struct nb_mesh *m);
 /* Create the object and the state of all folders for node `rank` of `nnodes` on net device `dev`.
  * Connections, staging memory (flow/flow.h) and engine come later. The codec device is the choice of
  * nb_device_choose. If that fails it is the host, with the reason in comm->device_error. Return NULL when
- * memory has run out. */
+ * memory has run out. handles: of the nodes' listeners, with the names of their sites. */
 struct nb_coll_comm *nb_setup_comm(struct nb_context *ctx, int dev, uint64_t comm_id,
-                                   const struct nb_net_ops *net, int nnodes, int rank);
+                                   const struct nb_net_ops *net, void *const *handles, int nnodes, int rank);
 /* Free the object with its staging memory. The caller closes connections and releases the engine. */
 void nb_setup_free(struct nb_coll_comm *comm);
 

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base/context.h"
+#include "base/log.h"
 #include "coll/connect/connect.h"
 #include "coll/decide/decide.h"
 #include "coll/engine.h"
@@ -66,8 +67,31 @@ static void init_closing(struct nb_coll_comm *comm)
     pthread_mutex_init(&comm->closing.lock, NULL);
 }
 
+/* Choose the grid, by the sites that handles name. All nodes have the same handles. Return 0 or -ENOMEM. */
+static int choose_grid(struct nb_coll_comm *comm, void *const *handles)
+{
+    const struct nb_params *p = comm->ctx->params;
+    char(*site)[NB_SITE_BYTES] = calloc((size_t)comm->nnodes, sizeof(*site)), why[256];
+    int ret;
+
+    if (!site)
+        return -ENOMEM;
+    for (int r = 0; r < comm->nnodes && !comm->net->fills_handle; r++) {
+        memcpy(site[r], (const char *)handles[r] + NB_NET_HANDLE_BYTES - NB_SITE_BYTES, NB_SITE_BYTES);
+        site[r][NB_SITE_BYTES - 1] = '\0';
+    }
+    ret = nb_grid_of_sites(comm->nnodes, (const char(*)[NB_SITE_BYTES])site, p->schedule, p->group,
+                           &comm->grid, why, sizeof(why));
+    free(site);
+    if (comm->net->fills_handle && p->site[0])
+        snprintf(why, sizeof(why), "NIBBLE_NET=%s does not tell the nodes' sites", comm->net->name);
+    if (why[0])
+        NB_INFO(NCCL_INIT | NCCL_NET, "%s: NIBBLE_SITE has no effect: %s", comm->label, why);
+    return ret;
+}
+
 struct nb_coll_comm *nb_setup_comm(struct nb_context *ctx, int dev, uint64_t comm_id,
-                                   const struct nb_net_ops *net, int nnodes, int rank)
+                                   const struct nb_net_ops *net, void *const *handles, int nnodes, int rank)
 {
     struct nb_coll_comm *comm = calloc(1, sizeof(*comm));
     struct nb_device_wish wish;
@@ -82,7 +106,6 @@ struct nb_coll_comm *nb_setup_comm(struct nb_context *ctx, int dev, uint64_t com
     comm->net = net;
     comm->nnodes = nnodes;
     comm->rank = rank;
-    comm->grid = nb_grid_choose(nnodes, ctx->params->schedule, ctx->params->group);
     comm->arrivals.fd = -1;
     comm->gpu = nb_current_gpu(ctx);
     wish = (struct nb_device_wish){
@@ -102,8 +125,8 @@ struct nb_coll_comm *nb_setup_comm(struct nb_context *ctx, int dev, uint64_t com
     comm->shadow = comm->ctx->params->shadow;
     /* In shadow mode other nodes hold no references, so no confirmation is needed. */
     comm->refs = nb_refs_create(ctx, comm->device, comm->shadow ? 1 : nnodes);
-    if (!comm->win || !comm->submit.ops || !comm->peer || !comm->refs || find_neighbors(comm) ||
-        nb_decisions_init(comm) || nb_confirms_create(comm) || nb_flow_create(comm) ||
+    if (!comm->win || !comm->submit.ops || !comm->peer || !comm->refs || choose_grid(comm, handles) ||
+        find_neighbors(comm) || nb_decisions_init(comm) || nb_confirms_create(comm) || nb_flow_create(comm) ||
         nb_records_init(comm) || nb_watch_create(comm)) {
         nb_setup_free(comm);
         return NULL;
@@ -129,6 +152,7 @@ void nb_setup_free(struct nb_coll_comm *comm)
     free(comm->sends_to);
     nb_confirms_destroy(comm);
     free(comm->peer);
+    nb_grid_free(&comm->grid);
     nb_flow_destroy(comm);
     nb_watch_destroy(comm);
     pthread_mutex_destroy(&comm->submit.lock);

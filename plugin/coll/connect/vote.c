@@ -533,6 +533,17 @@ static uint32_t fold(const struct nb_mesh *m, const uint32_t *share, int n)
     return (uint32_t)(h ^ (h >> 32));
 }
 
+/* Return the share of a row, from the shares of its nodes. */
+static uint32_t fold_row(const struct nb_mesh *m, int row)
+{
+    const struct nb_grid grid = m->comm->grid;
+    uint32_t share[NB_MAX_NODES];
+
+    for (int c = 0; c < grid.columns; c++)
+        share[c] = m->token[nb_grid_node(grid, row, c)];
+    return fold(m, share, grid.columns);
+}
+
 static void open_round(struct nb_mesh *m, enum nb_round round)
 {
     m->round = round;
@@ -582,7 +593,7 @@ static void next_round(struct nb_mesh *m)
     const int row = nb_grid_row(grid, comm->rank);
 
     if (m->round == NB_ROUND_ROW)
-        comm->token = m->row_token[row] = fold(m, &m->token[nb_grid_node(grid, row, 0)], grid.columns);
+        comm->token = m->row_token[row] = fold_row(m, row);
     else if (m->round == NB_ROUND_COLUMN)
         comm->token = fold(m, m->row_token, grid.rows);
     open_round(m, m->round == NB_ROUND_ROW && !nb_on_grid(comm) ? NB_ROUND_ROW_ALL : m->round + 1);

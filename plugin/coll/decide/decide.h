@@ -22,6 +22,7 @@ struct nb_coll_comm;
 struct nb_coll_req;
 struct nb_coll_stats;
 struct nb_ctl;
+struct nb_grid;
 struct nb_kept_evidence;
 struct nb_op;
 struct nb_op_info;
@@ -47,10 +48,10 @@ struct nb_reckon_facts nb_facts_of_node(const struct nb_coll_comm *comm);
 /* Return NCCL's buffer of a channel in MiB, from NCCL_BUFFSIZE. It is at least 1. */
 uint32_t nb_facts_buffer(void);
 
-/* Call when all nodes have voted. Reckon for a communicator of `nodes` nodes with these settings and the
- * facts of the slowest node. Any thread. */
-void nb_facts_reckon(const struct nb_params *params, int nodes, const struct nb_reckon_facts *slowest,
-                     struct nb_reckoning *out);
+/* Call when all nodes have voted. Reckon for a communicator whose nodes form `grid`, with these settings and
+ * the facts of the slowest node. Any thread. */
+void nb_facts_reckon(const struct nb_params *params, const struct nb_grid *grid,
+                     const struct nb_reckon_facts *slowest, struct nb_reckoning *out);
 
 /* At close, log for each reckoned sum whether this node's measurements agree with the reckoning. */
 void nb_facts_log_seen(const struct nb_coll_comm *comm, const struct nb_coll_stats *stats);

@@ -45,22 +45,20 @@ uint32_t nb_facts_buffer(void)
 }
 
 /* Return the facts that the settings make equal on all nodes of a communicator. */
-static struct nb_reckon_nodes group_of(const struct nb_params *p, int nodes)
+static struct nb_reckon_nodes group_of(const struct nb_params *p, const struct nb_grid *grid)
 {
-    const struct nb_grid grid = nb_grid_choose(nodes, p->schedule, p->group);
-
-    return (struct nb_reckon_nodes){.nodes = nodes,
-                                    .columns = grid.rows > 1 ? grid.columns : 0,
+    return (struct nb_reckon_nodes){.nodes = grid->rows * grid->columns,
+                                    .columns = grid->rows > 1 ? grid->columns : 0,
                                     .schedule = p->schedule,
                                     .unit = (double)(p->unit_bytes / 4096 * 4096),
                                     .second_bits = nb_second_hop_bits(p->second_hop),
                                     .rtt = 1e-6 * (double)p->link_rtt_us};
 }
 
-void nb_facts_reckon(const struct nb_params *p, int nodes, const struct nb_reckon_facts *slowest,
-                     struct nb_reckoning *out)
+void nb_facts_reckon(const struct nb_params *p, const struct nb_grid *grid,
+                     const struct nb_reckon_facts *slowest, struct nb_reckoning *out)
 {
-    struct nb_reckon_nodes group = group_of(p, nodes);
+    struct nb_reckon_nodes group = group_of(p, grid);
 
     group.buffer = 0x1p20 * slowest->buffer;
     nb_reckon(slowest, &group, out);

@@ -84,6 +84,7 @@ static uint64_t through(const struct nb_coll_comm *comm, const struct part *p, u
  *     way to column 5  4   3   2   1   0          from owner 0 (w = 4) the next is owner 3: 4 - 2 + 1 = 3
  *
  * The window's last block may be cut off. Its segments then have another length, so it is never skipped.
+ * Where places do not follow ranks (comm/grid.h), the next owner can have any column. Then none is skipped.
  */
 static uint64_t behind(const struct nb_coll_comm *comm, const struct nb_coll_req *win, const struct part *p,
                        int column)
@@ -93,7 +94,7 @@ static uint64_t behind(const struct nb_coll_comm *comm, const struct nb_coll_req
     uint64_t way = route_to(comm, p, column), next;
     uint64_t segments = nb_min64((p->end - p->beg + p->each - 1) / p->each, p->ways);
 
-    if (p->end - p->beg < block || way < segments)
+    if (p->end - p->beg < block || way < segments || comm->grid.place)
         return p->end;
     /* From one owner to the next the way to a column is one less. */
     next = p->beg + (way - segments + 1) * block;

@@ -424,6 +424,7 @@ const struct nb_net_ops nb_net_forward = {
     .fini = fwd_fini,
     .devices = fwd_devices,
     .properties = fwd_properties,
+    .fills_handle = 1, /* the plugin's */
     .listen = fwd_listen,
     .connect = fwd_connect,
     .abandon = NULL, /* the plugin interface has no such call */

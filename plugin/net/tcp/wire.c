@@ -19,7 +19,7 @@
 #define HELLO_MAGIC 0x4c45424eu  /* "NBEL" */
 #define FRAME_MAGIC 0x4d52424eu  /* "NBRM" */
 
-_Static_assert(NB_NET_HANDLE_BYTES >= 72, "the handle holds 72 bytes");
+_Static_assert(NB_NET_HANDLE_BYTES - NB_NET_HANDLE_FREE >= 72, "the handle holds 72 bytes");
 
 /* Multiply and fold over 4-byte words. This detects damage and misaligned streams, not malice. n % 4 == 0. */
 static uint64_t fold(uint64_t h, const uint8_t *p, size_t n)

@@ -74,6 +74,12 @@ int nb_job_check_settings(const struct nb_params *params, const char **name, cha
         snprintf(error, cap, "NIBBLE_COMMS: %s, in %s", why, params->comms);
         return -EINVAL;
     }
+    *name = "NIBBLE_SITE";
+    if (strlen(params->site) >= NB_SITE_BYTES) {
+        snprintf(error, cap, "NIBBLE_SITE: a name has at most %d characters, not %zu", NB_SITE_BYTES - 1,
+                 strlen(params->site));
+        return -EINVAL;
+    }
     return 0;
 }
 

@@ -121,8 +121,8 @@ void nb_events_get_counts(struct nb_events *events, struct nb_events_counts *cou
 
 #define NB_JOB_CALLS 4096u /* announced calls that the engine has not taken in yet */
 
-/* Check NIBBLE_REQUIRE, NIBBLE_GRAD and NIBBLE_COMMS. Return 0, or -EINVAL with the name of the first wrong
- * one at *name and the reason in `error`. The function does not log. */
+/* Check NIBBLE_REQUIRE, NIBBLE_GRAD, NIBBLE_COMMS and NIBBLE_SITE. Return 0, or -EINVAL with the name of the
+ * first wrong one at *name and the reason in `error`. The function does not log. */
 int nb_job_check_settings(const struct nb_params *params, const char **name, char *error, size_t cap);
 
 /* Create and free ctx->jobs, the context's list of jobs. Put all jobs before nb_jobs_close. Return 0 or
