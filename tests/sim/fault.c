@@ -2,6 +2,7 @@
 /* Faults take effect. See fault.h. */
 #include "tests/sim/fault.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "coll/comm/comm.h"
@@ -172,18 +173,38 @@ static int rank_of(const struct sim_comm *c, int node)
     return -1;
 }
 
+/* Return the grid of a communicator. The caller frees it. */
+static struct nb_grid grid_of(const struct sim *s, const struct sim_comm *c)
+{
+    const struct nb_params *p = s->plan->params;
+    char(*site)[NB_SITE_BYTES] = calloc((size_t)c->nmembers, sizeof(*site)), why[64];
+    struct nb_grid grid;
+
+    if (!site)
+        abort();
+    for (int r = 0; r < c->nmembers; r++)
+        snprintf(site[r], sizeof(site[r]), "%s", p[c->member[r]].site);
+    if (nb_grid_of_sites(c->nmembers, (const char(*)[NB_SITE_BYTES])site, p->schedule, p->group, &grid, why,
+                         sizeof(why)))
+        abort();
+    free(site);
+    return grid;
+}
+
 /* Return whether two nodes are connected in a communicator. */
 static bool linked(const struct sim *s, int comm, int a, int b)
 {
     const struct sim_comm *c = &s->plan->comm[comm];
     const int ra = rank_of(c, a), rb = rank_of(c, b);
-    const struct nb_grid grid =
-        nb_grid_choose(c->nmembers, (int)s->plan->params[0].schedule, (int)s->plan->params[0].group);
+    struct nb_grid grid;
+    bool is;
 
     if (ra < 0 || rb < 0)
         return false;
-    return grid.rows <= 1 || nb_grid_same_column(grid, ra, rb) ||
-           nb_grid_row(grid, ra) == nb_grid_row(grid, rb);
+    grid = grid_of(s, c);
+    is = grid.rows <= 1 || nb_grid_same_column(grid, ra, rb) || nb_grid_same_row(grid, ra, rb);
+    nb_grid_free(&grid);
+    return is;
 }
 
 static void heal_at(struct sim *s, int i, int64_t at)

@@ -418,6 +418,21 @@ static void draw_patience(uint64_t *r, struct sim_plan *p)
     }
 }
 
+/* Give the nodes sites: in order, by turns, at random, or one node without a name. */
+static void draw_sites(uint64_t *r, struct sim_plan *p)
+{
+    static const char *const names[] = {"a", "b", "c"};
+    const size_t sites = 2 + below(r, 2), kind = below(r, 5), n = (size_t)p->nnodes;
+    const size_t nameless = below(r, n);
+
+    if (!one_in(r, 3))
+        return;
+    for (size_t i = 0; i < n; i++)
+        p->params[i].site = names[kind == 0 ? i * sites / n : kind < 3 ? i % sites : below(r, sites)];
+    if (kind == 4)
+        p->params[nameless].site = "";
+}
+
 /* ---- the whole ----------------------------------------------------------------------------------------- */
 
 struct sim_plan *sim_plan_draw(uint64_t seed, const struct sim_options *options)
@@ -447,6 +462,10 @@ struct sim_plan *sim_plan_draw(uint64_t seed, const struct sim_options *options)
     if (options->version >= 4) {
         r = hx_seed(seed, 0x73696d, 4);
         draw_patience(&r, p);
+    }
+    if (options->version >= 5) {
+        r = hx_seed(seed, 0x73696d, 6);
+        draw_sites(&r, p);
     }
     if (options->headers) {
         r = hx_seed(seed, 0x73696d, 5);

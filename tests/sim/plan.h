@@ -121,12 +121,12 @@ struct sim_plan {
     struct sim_fault *fault;
 };
 
-#define SIM_PLAN_VERSION 4
+#define SIM_PLAN_VERSION 5
 
 struct sim_options {
     int version;     /* of the plans: a seed keeps its plan when later versions draw more. 2: settings that
                     differ between nodes, payloads without check values. 3: control messages are damaged as
-                    often as data messages. 4: some have long time limits */
+                    often as data messages. 4: some have long time limits. 5: sites */
     int least, most; /* nodes */
     bool faults;     /* else only lateness */
     bool connect;    /* also before communicators are connected */
