@@ -286,6 +286,22 @@ START_TEST(forged)
 }
 END_TEST
 
+/* A message to keep that is longer than its receive is refused like any other. */
+START_TEST(too_long)
+{
+    static uint8_t first[20000], out[20010];
+    void *req;
+
+    up("NIBBLE_P2P=delta", 1);
+    memset(out, 0xee, sizeof(out));
+    req = post_recv(p.recv, out, sizeof(first) - 10, 0);
+    forge(0, NB_TCP_KEEP, first, sizeof(first));
+    ck_assert_int_eq(wait_req(req, NULL, 5000), -EMSGSIZE);
+    ck_assert_int_eq(out[sizeof(first) - 10], 0xee);
+    down();
+}
+END_TEST
+
 /* The same delta without a fault arrives. */
 START_TEST(by_hand)
 {
@@ -318,4 +334,4 @@ START_TEST(by_hand)
 END_TEST
 
 SUITE_MAIN("net/tcp_deltas", LOOP(rounds, 1, 5), TEST(other_content), LOOP(not_wanted, 0, 4),
-           TEST(little_memory), LOOP(forged, 0, 8), TEST(by_hand))
+           TEST(little_memory), LOOP(forged, 0, 8), TEST(too_long), TEST(by_hand))

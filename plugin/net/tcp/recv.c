@@ -105,7 +105,7 @@ static bool match(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
         buffer = take_posted(s, f->tag);
         if (!buffer)
             return false;
-        if (f->size > buffer->cap + (f->word ? NB_TCP_DELTA_BYTES : 0)) {
+        if (f->size > buffer->cap + (f->word >= NB_TCP_DELTA ? NB_TCP_DELTA_BYTES : 0)) {
             tell_sender(s, f, EMSGSIZE, buffer->cap);
             recv_fail(s, -EMSGSIZE, false, "message %u (tag %d) has %llu bytes, its receive takes %zu",
                       f->seq, f->tag, (unsigned long long)f->size, buffer->cap);
