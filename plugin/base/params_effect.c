@@ -19,7 +19,7 @@ static bool feeds_back(const struct nb_params *p)
 
 static bool reckons(const struct nb_params *p)
 {
-    return p->rs == NB_SUM_AUTO || p->ar == NB_SUM_AUTO || p->ag == NB_AG_AUTO;
+    return p->rs == NB_SUM_AUTO || p->ar == NB_SUM_AUTO || p->ag == NB_AG_AUTO || p->p2p == NB_P2P_AUTO;
 }
 
 static bool bounds_gathers(const struct nb_params *p)
@@ -40,6 +40,11 @@ static bool may_use_gpu(const struct nb_params *p)
 static bool may_use_tcp(const struct nb_params *p)
 {
     return p->net != NB_NET_VERBS;
+}
+
+static bool may_keep_messages(const struct nb_params *p)
+{
+    return may_use_tcp(p) && p->p2p != NB_P2P_RAW;
 }
 
 static bool may_forward(const struct nb_params *p)
@@ -70,7 +75,8 @@ static const struct {
     {"NIBBLE_EF", codes_sums, "NIBBLE_RS=raw and NIBBLE_AR=raw send all sums raw"},
     {"NIBBLE_EF_IDENTITY", feeds_back, "error feedback is off"},
     {"NIBBLE_EF_MAX_MB", feeds_back, "error feedback is off"},
-    {"NIBBLE_LINK_MBPS", reckons, "it belongs to NIBBLE_RS=auto, NIBBLE_AR=auto and NIBBLE_AG=auto"},
+    {"NIBBLE_LINK_MBPS", reckons,
+     "it belongs to the word auto of NIBBLE_RS, NIBBLE_AR, NIBBLE_AG and NIBBLE_P2P"},
     {"NIBBLE_GRAD", codes_sums, "NIBBLE_RS=raw and NIBBLE_AR=raw send all sums raw"},
     {"NIBBLE_AG_UNTYPED", bounds_gathers, "it belongs to NIBBLE_AG=delta4"},
     {"NIBBLE_REF_MAX_MB", keeps_references, "NIBBLE_AG keeps no references"},
@@ -83,6 +89,8 @@ static const struct {
     {"NIBBLE_GPU_RESERVE_MB", may_use_gpu, "NIBBLE_DEVICE=host"},
     {"NIBBLE_GPU_TIMEOUT", may_use_gpu, "NIBBLE_DEVICE=host"},
     {"NIBBLE_NET_FORWARD", may_forward, "NIBBLE_NET names another transport"},
+    {"NIBBLE_P2P", may_use_tcp, "NIBBLE_NET=verbs"},
+    {"NIBBLE_P2P_MAX_MB", may_keep_messages, "NIBBLE_NET=verbs or NIBBLE_P2P=raw keeps no messages"},
     {"NIBBLE_TCP_STREAMS", may_use_tcp, "NIBBLE_NET=verbs"},
     {"NIBBLE_TCP_PACE_MBPS", may_use_tcp, "NIBBLE_NET=verbs"},
 };
