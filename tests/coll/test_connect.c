@@ -68,6 +68,7 @@ static bool is_late(void *arg)
 
 static void *control; /* node 0's connection, over which it votes */
 static bool broken;   /* it has been broken, or must not be */
+static bool older;    /* node 1 says that it is of an earlier release */
 
 static int connect_and_note(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cfg, void *handle,
                             void **conn)
@@ -82,6 +83,14 @@ static int connect_and_note(struct nb_net *net, int dev, const struct nb_net_con
 /* Refuse votes, as a transport without room may, until the connection breaks under node 0's first vote. */
 static int break_under_vote(void *conn, const void *data, size_t size, int tag, void *mhandle, void **request)
 {
+    struct nb_hello hello;
+    const char *why;
+
+    if (older && size == NB_HELLO_BYTES && nb_hello_parse(data, size, &hello, &why) == 0 && hello.rank == 1) {
+        snprintf(hello.version, sizeof(hello.version), "0.1.0");
+        hello.settings = 1;
+        nb_hello_pack(&hello, (void *)(uintptr_t)data);
+    }
     if (broken || size != NB_VOTE_BYTES)
         return loopback_ops.isend(conn, data, size, tag, mhandle, request);
     *request = NULL;
@@ -109,6 +118,7 @@ static void begin(int n, bool grid)
     transport.connect = connect_and_note;
     transport.isend = break_under_vote;
     broken = true;
+    older = false;
     if (dice && draw(2)) /* an ended connection shows at its next use only */
         transport.lost = NULL;
     loopback_set_late(dice && draw(2) ? is_late : NULL, NULL);
@@ -551,6 +561,24 @@ START_TEST(taken_for_a_stranger)
 }
 END_TEST
 
+/* A node of another release has other rules. All nodes decline, and say which node runs which release. */
+START_TEST(of_another_release)
+{
+    begin(3, false);
+    older = true;
+    connect_all();
+    while (!all_ended())
+        turn(INT64_MAX);
+    for (int i = 0; i < nodes; i++) {
+        ck_assert_int_eq(node[i].connected, -ECONNREFUSED);
+        ck_assert_msg(strstr(fate[i].declined, "runs nibble 0.1.0, node ") != NULL, "%s", fate[i].declined);
+        ck_assert_msg(strstr(fate[i].declined, "install the same on all nodes") != NULL, "%s",
+                      fate[i].declined);
+    }
+    end();
+}
+END_TEST
+
 /* ---- a connection that ends under a message ------------------------------------------------------- */
 
 /* A message that was on its way when a connection ended belongs to that connection. The node does not repeat
@@ -568,5 +596,5 @@ START_TEST(vote_under_way)
 END_TEST
 
 SUITE_MAIN("coll/connect", LOOP(table, 0, GROUPS *FAULTS), LOOP(registration_refused, 0, 2),
-           LOOP(without_a_hello, 0, 2), LOOP(taken_for_a_stranger, 0, 4), TEST(vote_under_way),
-           LOOP(in_any_order, 0, GROUPS))
+           LOOP(without_a_hello, 0, 2), LOOP(taken_for_a_stranger, 0, 4), TEST(of_another_release),
+           TEST(vote_under_way), LOOP(in_any_order, 0, GROUPS))

@@ -280,6 +280,9 @@ static void check_hello(struct nb_mesh *m, const struct nb_hello *h)
     if (h->wire_version != me->wire_version || h->nclasses != me->nclasses)
         nb_decline(m, "node %u (%s) runs nibble %s with wire version %u, this node (%s) %s with %u", h->rank,
                    h->host, h->version, h->wire_version, me->host, me->version, me->wire_version);
+    else if (differ && strcmp(h->version, me->version) != 0)
+        nb_decline(m, "node %u (%s) runs nibble %s, node %u (%s) %s: install the same on all nodes", h->rank,
+                   h->host, h->version, me->rank, me->host, me->version);
     else if (differ)
         nb_decline(m, "node %u (%s) has other settings than node %u (%s): compare their NIBBLE_* variables",
                    h->rank, h->host, me->rank, me->host);
@@ -519,7 +522,7 @@ int nb_mesh_init(struct nb_mesh *m, struct nb_coll_comm *comm, void *listener, v
         reach_all(m);
         nb_decline(m, "%s", comm->ctx->params->bad_setting);
     }
-    snprintf(m->mine.version, sizeof(m->mine.version), "%s", nb_version());
+    snprintf(m->mine.version, sizeof(m->mine.version), "%s", nb_version_with_commit());
     if (comm->ctx->host)
         snprintf(m->mine.host, sizeof(m->mine.host), "%s", comm->ctx->host);
     else
