@@ -41,7 +41,11 @@ int nb_device_choose(struct nb_context *ctx, const struct nb_device_wish *wish, 
             NB_WARN("device: codecs cannot run on the GPU: %s", why);
         return ret;
     }
-    NB_INFO(NCCL_INIT, "device: codecs run on the CPU, not on the GPU: %s", why[0] ? why : "it failed");
+    if (setting == NB_DEVICE_CUDA)
+        NB_WARN("device: NIBBLE_DEVICE=cuda, but codecs run on the CPU, not on the GPU: %s",
+                why[0] ? why : "it failed");
+    else
+        NB_INFO(NCCL_INIT, "device: codecs run on the CPU, not on the GPU: %s", why[0] ? why : "it failed");
     *dev = host_device(ctx);
     return 0;
 }

@@ -85,6 +85,7 @@ static void test_choices(void)
     nb_device_pointers(&ctx, 0);
     settings("NIBBLE_DEVICE", "cuda");
     CHECK(nb_device_choose(&ctx, &wish, &dev) == 0 && dev == nb_host_device());
+    CHECK(strstr(last_warning, "NIBBLE_DEVICE=cuda, but codecs run on the CPU"));
     unsetenv("CUDA_LAUNCH_BLOCKING");
     CHECK(nb_device_choose(&ctx, &wish, &dev) == 0 && strcmp(dev->ops->name, "cuda") == 0);
     close_device(dev);
