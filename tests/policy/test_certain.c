@@ -16,7 +16,7 @@ static int always(void *arg, uint64_t buffer)
 
 static void gather(struct nb_identity *id, unsigned unit)
 {
-    const struct nb_identity_call c = {1, NB_FUNC_ALL_GATHER, ncclFloat32, 65536, unit, unit, 1, 0};
+    const struct nb_identity_call c = {1, NB_FUNC_ALL_GATHER, ncclFloat32, 65536, unit, unit, 1, 0, 0};
 
     nb_identity_gather(id, nb_identity_call(id, &c), unit, 1);
 }
@@ -27,8 +27,8 @@ static struct nb_identity_decision gradient(struct nb_identity *id, unsigned uni
 {
     static uint64_t calls; /* numbers recycled memory, in an order of its own */
     const uint64_t memory = 0x10000 * (1 + ++calls % 5);
-    const struct nb_identity_call c = {1,      NB_FUNC_REDUCE_SCATTER, ncclFloat32, 65536,
-                                       memory, memory + 0x100000,      1,           0};
+    const struct nb_identity_call c = {
+        1, NB_FUNC_REDUCE_SCATTER, ncclFloat32, 65536, memory, memory + 0x100000, 1, 0, 0};
     float value[NB_PROFILE_GROUPS];
     const struct nb_profile profile = {value, NB_PROFILE_GROUPS, 65536};
 

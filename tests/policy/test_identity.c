@@ -357,17 +357,17 @@ static struct nb_identity_decision reduce(struct nb_identity *id, const struct n
     return nb_identity_reduce(id, nb_identity_call(id, c), NULL, geometry);
 }
 
-static const struct nb_identity_call bucket0 = {7, NB_FUNC_ALL_REDUCE, ncclFloat32, 100000, 0x1000, 0x1000, 1,
-                                                0};
-static const struct nb_identity_call bucket1 = {7, NB_FUNC_ALL_REDUCE, ncclFloat32, 200000, 0x2000, 0x2000, 1,
-                                                0};
+static const struct nb_identity_call bucket0 = {
+    7, NB_FUNC_ALL_REDUCE, ncclFloat32, 100000, 0x1000, 0x1000, 1, 0, 0};
+static const struct nb_identity_call bucket1 = {
+    7, NB_FUNC_ALL_REDUCE, ncclFloat32, 200000, 0x2000, 0x2000, 1, 0, 0};
 
 /* Two models in turn, one of them not in every step, without other signs of steps. DDP's buckets have their
  * own slots from the first time on. These expire after a long absence. */
 START_TEST(test_buckets)
 {
     struct nb_identity *id = nb_identity_create(NULL);
-    struct nb_identity_call c = {1, NB_FUNC_ALL_REDUCE, ncclFloat32, 1 << 20, 0, 0, 1, 1};
+    struct nb_identity_call c = {1, NB_FUNC_ALL_REDUCE, ncclFloat32, 1 << 20, 0, 0, 1, 1, 0};
     int64_t slot[4] = {-1, -1, -1, -1};
 
     for (unsigned step = 0; step < 60; step++)
@@ -389,6 +389,74 @@ START_TEST(test_buckets)
     /* Another caller's use of the same memory is not a bucket, and does not get its slot. */
     c.bucket = 0;
     ck_assert_int_eq(reduce(id, &c, 0).tracked, -1);
+    nb_identity_destroy(id);
+}
+END_TEST
+
+/* Sums that the user has named, from memory that is new each time: `sizes` are the sizes of a step, in units
+ * of 100000 values. Make `steps` steps with 700 calls inside the node before each, and check that a sum has a
+ * tracked buffer of its own from step `from` on, and none before. `slot` keeps them. */
+static void outer_steps(struct nb_identity *id, const char *sizes, unsigned steps, unsigned from,
+                        int64_t slot[64])
+{
+    static uint64_t memory;
+    struct nb_identity_call sum = {7, NB_FUNC_ALL_REDUCE, ncclFloat32, 0, 0, 0, 1, 0, 1};
+    struct nb_identity_call inner = {9, NB_FUNC_ALL_GATHER, ncclFloat32, 50000, 0, 0, 0, 0, 0};
+    const unsigned n = (unsigned)strlen(sizes);
+
+    for (unsigned k = 0; k < 64; k++)
+        slot[k] = -1;
+    for (unsigned step = 0; step < steps; step++) {
+        for (unsigned k = 1; k <= 700; k++) { /* seven steps of FSDP */
+            inner.func = k % 100 ? NB_FUNC_ALL_GATHER : NB_FUNC_REDUCE_SCATTER;
+            nb_identity_call(id, &inner);
+        }
+        for (unsigned k = 0; k < n; k++) {
+            struct nb_identity_decision d;
+            sum.count = (uint64_t)(sizes[k] - '0') * 100000;
+            sum.send = sum.recv = memory += 0x1000;
+            d = reduce(id, &sum, 0);
+            ck_assert_msg((d.tracked >= 0) == (step >= from), "%s: step %u, sum %u: %s", sizes, step, k,
+                          nb_identity_reason_text(d.reason));
+            if (step < from)
+                continue;
+            ck_assert_int_eq(d.reason, NB_ID_TURN);
+            ck_assert_int_eq(d.empty, slot[k] < 0);
+            ck_assert(slot[k] < 0 || slot[k] == d.tracked);
+            for (unsigned other = 0; other < n; other++)
+                ck_assert(other == k || slot[other] != d.tracked);
+            slot[k] = d.tracked;
+        }
+    }
+}
+
+#define NEVER 1000u
+
+START_TEST(test_turns)
+{
+    struct nb_identity *id = nb_identity_create(NULL);
+    int64_t slot[64];
+
+    outer_steps(id, "4112111211121", 40, 3, slot); /* an embedding and three layers, which repeat */
+    nb_identity_forget(id, 7);
+    outer_steps(id, "2223", 40, 3, slot); /* buckets of one size, and the rest */
+    nb_identity_forget(id, 7);
+    outer_steps(id, "3", 40, NEVER, slot); /* one buffer, or many in turn */
+    nb_identity_forget(id, 7);
+    outer_steps(id, "2222", 40, NEVER, slot); /* layers of one size */
+    nb_identity_destroy(id);
+}
+END_TEST
+
+/* A sum too many ends the cycle. It has to come three times anew, and twice as long as the last one held. */
+START_TEST(test_turns_broken)
+{
+    struct nb_identity *id = nb_identity_create(NULL);
+    int64_t slot[64], before[64];
+
+    outer_steps(id, "2223", 10, 3, before);
+    outer_steps(id, "5", 1, NEVER, slot);
+    outer_steps(id, "2223", 40, 20, slot);
     nb_identity_destroy(id);
 }
 END_TEST
@@ -454,7 +522,7 @@ START_TEST(test_limits)
         ck_assert_int_lt(d.tracked, 2);
         nb_identity_gather(id,
                            nb_identity_call(id, &(struct nb_identity_call){1, NB_FUNC_ALL_GATHER, ncclFloat32,
-                                                                           4096, i, i, 1, 0}),
+                                                                           4096, i, i, 1, 0, 0}),
                            (int64_t)i, (int)(i % 2));
     }
     nb_identity_get_stats(id, &stats);
@@ -471,6 +539,6 @@ int main(void)
     return SUITE("identity", TEST(test_profiles), TEST(test_orderly), TEST(test_micro_batches),
                  TEST(test_layer_drop), TEST(test_squares), TEST(test_adverse), TEST(test_zeros),
                  TEST(test_partial_profiles), TEST(test_few_layers), TEST(test_beside), TEST(test_run_ahead),
-                 TEST(test_wrong_on_purpose), TEST(test_buckets), TEST(test_geometry_and_age),
-                 TEST(test_limits));
+                 TEST(test_wrong_on_purpose), TEST(test_buckets), TEST(test_turns), TEST(test_turns_broken),
+                 TEST(test_geometry_and_age), TEST(test_limits));
 }

@@ -89,7 +89,7 @@ static void emit(struct job *j, enum nb_func func, uint64_t comm, ncclDataType_t
     }
     e = &t->event[t->n++];
     memset(e, 0, sizeof(*e));
-    e->call = (struct nb_identity_call){comm, func, type, count, send, recv, passes, 0};
+    e->call = (struct nb_identity_call){comm, func, type, count, send, recv, passes, 0, 0};
     e->call.bucket = j->framework == F_DDP && content == C_GRADIENT;
     e->content = content;
     e->unit = unit;

@@ -16,6 +16,9 @@
  *          |  +------------------------------ (2) -------------------------|--+
  *          +---------------------------- (1), not predicted ---------------+
  *
+ *     Named sums that have a turn (turns.c) are in mode TURN in place of PLACE, from the first turn on, until
+ *     the cycle breaks or (2).
+ *
  *     (1) twice the operations whose buffer did not come once a step, less the operations whose buffer did,
  *         exceed the operations of 4 passes by 16. Or a weight block is predicted, and buffers broke their
  *         pattern in VIOLATIONS_MOST rounds
@@ -32,6 +35,9 @@
  *                profile: this tracked buffer does not fit and another does (*)       MISMATCH
  *                its profile changes suddenly, and the weights confirm it             CERTAIN
  *                else                                                                 ADDRESS
+ *     TURN       the cycle is broken                                                  LEARNING
+ *                profile: this tracked buffer does not fit and another does           MISMATCH
+ *                else                                                                 TURN
  *     WEIGHTS,   only one tracked buffer is possible, its content is as always        SINGLE
  *     PLACE      only one is possible, its content is not                             MISMATCH
  *                no profile                                                           NO_PROFILE
@@ -94,6 +100,7 @@ const char *nb_identity_reason_text(enum nb_identity_reason reason)
         "one buffer has its signature",
         "prediction and content agree",
         "the weights confirm its prediction",
+        "its turn has come in a cycle of named sums",
         "its content is unmistakable",
         "too few steps seen",
         "its buffer is unknown",
@@ -145,6 +152,8 @@ void nb_identity_destroy(struct nb_identity *id)
     nb_chains_free(&id->key_chains);
     nb_tracked_buffers_free(&id->buffers);
     nb_weight_blocks_free(&id->weight_blocks);
+    for (unsigned i = 0; i < NB_TURNS; i++)
+        free(id->turns[i].kind);
     free(id);
 }
 
@@ -188,13 +197,13 @@ static int address_prevails(const struct nb_sig *s)
  * `by_address`: buffers come once a step. `by_weight_block`: gathers predict the weight block. */
 static enum nb_mode next_mode(const struct nb_sig *s, int by_address, int by_weight_block)
 {
-    const enum nb_mode without_address = by_weight_block ? MODE_WEIGHTS : MODE_PLACE;
+    const enum nb_mode without_address = s->cycle ? MODE_TURN : by_weight_block ? MODE_WEIGHTS : MODE_PLACE;
 
     switch (s->mode) {
     case MODE_NONE:
         if (by_address)
             return MODE_ADDRESS;
-        return s->view.rounds > CERTAIN_AFTER + 1 ? without_address : MODE_NONE;
+        return s->cycle || s->view.rounds > CERTAIN_AFTER + 1 ? without_address : MODE_NONE;
     case MODE_ADDRESS:
         if (by_address)
             return MODE_ADDRESS;
@@ -204,11 +213,17 @@ static enum nb_mode next_mode(const struct nb_sig *s, int by_address, int by_wei
     case MODE_WEIGHTS:
         if (by_address && address_prevails(s))
             return MODE_ADDRESS;
-        return s->unpredicted_run > 4 * s->view.usual + 16 ? MODE_PLACE : MODE_WEIGHTS;
+        return s->cycle ? MODE_TURN : s->unpredicted_run > 4 * s->view.usual + 16 ? MODE_PLACE : MODE_WEIGHTS;
     case MODE_PLACE:
         if (by_address && address_prevails(s))
             return MODE_ADDRESS;
+        if (s->cycle)
+            return MODE_TURN;
         return s->predicted_run > 2 * s->view.usual + 8 ? MODE_WEIGHTS : MODE_PLACE;
+    case MODE_TURN:
+        if (by_address && address_prevails(s))
+            return MODE_ADDRESS;
+        return s->cycle ? MODE_TURN : MODE_NONE;
     }
     return s->mode;
 }
@@ -220,7 +235,7 @@ static void choose_mode(struct nb_identity *id, struct nb_sig *s, int by_address
 
     s->predicted_run = by_weight_block ? s->predicted_run + 1 : 0;
     s->unpredicted_run = by_weight_block ? 0 : s->unpredicted_run + 1;
-    if (s->view.rounds <= CERTAIN_AFTER)
+    if (s->view.rounds <= CERTAIN_AFTER && !s->cycle)
         return;
     if (s->mode == MODE_ADDRESS && by_address)
         s->unsettled -= s->unsettled > 0;
@@ -265,6 +280,12 @@ static int contradicted(const struct nb_identity *id, const struct nb_fit *fit, 
            fit->best >= fit->own + SCORE_MARGIN;
 }
 
+/* Return the number of steps of the signature, as its mode counts them. */
+static uint64_t steps_of(const struct nb_sig *s)
+{
+    return s->mode == MODE_TURN ? s->cycle : s->view.rounds;
+}
+
 /* Give the tracked buffer out. */
 static struct nb_identity_decision give(struct nb_identity *id, struct nb_sig *s, uint32_t at,
                                         uint64_t geometry, enum nb_identity_reason reason,
@@ -273,8 +294,8 @@ static struct nb_identity_decision give(struct nb_identity *id, struct nb_sig *s
     struct nb_tracked_buffer *tracked = nb_tracked_at(&id->buffers, at);
     struct nb_identity_decision d = {.tracked = at, .buffer = buffer_of(id, at), .reason = reason};
 
-    d.empty = !tracked->filled || tracked->geometry != geometry ||
-              s->view.rounds - tracked->used_round > ERROR_LIFE;
+    d.empty =
+        !tracked->filled || tracked->geometry != geometry || steps_of(s) - tracked->used_round > ERROR_LIFE;
     if (fit) {
         d.score = fit->best_tracked == at ? fit->best : fit->own;
         d.second = fit->best_tracked == at ? fit->after : fit->other;
@@ -282,7 +303,7 @@ static struct nb_identity_decision give(struct nb_identity *id, struct nb_sig *s
     id->stats.emptied += (uint64_t)d.empty;
     tracked->filled = 1;
     tracked->geometry = geometry;
-    tracked->used_round = s->view.rounds;
+    tracked->used_round = steps_of(s);
     tracked->used_pass = nb_weight_blocks_pass(&id->weight_blocks, s->comm);
     return d;
 }
@@ -369,6 +390,28 @@ static struct nb_identity_decision by_address(struct nb_identity *id, struct nb_
         }
     }
     return alone(id, s, at, p, geometry, NB_ID_ADDRESS);
+}
+
+/* Decide on a sum with a turn. As with addresses, the data have a veto. */
+static struct nb_identity_decision by_turn(struct nb_identity *id, struct nb_sig *s, uint32_t turn,
+                                           const struct nb_shape *p, uint64_t geometry)
+{
+    const uint32_t at = turn == NB_NONE
+                            ? NB_TRACKED_NONE
+                            : nb_set_find(&id->buffers, &s->set, tracked_id(TRACKED_TURN, turn), 1);
+    struct nb_fit fit;
+
+    if (turn == NB_NONE)
+        return refuse(NB_ID_LEARNING, NULL);
+    if (at == NB_TRACKED_NONE)
+        return refuse(NB_ID_FULL, NULL);
+    id->predicted = at;
+    if (p && s->set.n > 1 && s->set.mature == s->set.n && !id->config.trust_prediction) {
+        fit = nb_set_fit(&id->buffers, &s->set, at, p);
+        if (fit.own < SCORE_LEAST && contradicted(id, &fit, at))
+            return refuse(NB_ID_MISMATCH, &fit);
+    }
+    return alone(id, s, at, p, geometry, NB_ID_TURN);
 }
 
 /* Decide on a bucket of DDP. Only its reducer writes to the buffer while it lives. Another reducer may get
@@ -577,6 +620,7 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
         (s->func == NB_FUNC_REDUCE_SCATTER && !nb_clock_in_steps(id, s, MOST_STEPS)))
         address = 0;
     s->alike = alike;
+    s->cycle = call->cycle;
     /* Operations after the gradients of all blocks are no sign that blocks do not predict. */
     choose_mode(id, s, address, alike > 0);
     if (nb_set_accepts(&id->buffers, &s->set, profile, &shape))
@@ -586,12 +630,14 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
     case MODE_ADDRESS: d = by_address(id, s, k, address, usable, geometry); break;
     case MODE_WEIGHTS: d = by_weight_block(id, s, expected, alike, usable, geometry); break;
     case MODE_PLACE: d = by_place(id, s, v, call->parent, usable, geometry); break;
+    case MODE_TURN: d = by_turn(id, s, call->turn, usable, geometry); break;
     case MODE_NONE: d.reason = NB_ID_LEARNING; break;
     }
     if (s->mode != MODE_WEIGHTS && expected)
         nb_weight_blocks_reduced(&id->weight_blocks, expected);
     d.predicted = id->predicted == NB_TRACKED_NONE ? 0 : buffer_of(id, id->predicted);
     d.passes = v->rounds;
+    d.cycles = call->cycle;
     id->stats.decided[d.reason]++;
     return d;
 }
@@ -602,6 +648,7 @@ void nb_identity_forget(struct nb_identity *id, uint64_t comm)
         if (nb_sig_at(id, i)->taken && nb_sig_at(id, i)->comm == comm)
             nb_sig_free(id, i);
     nb_weight_blocks_forget(&id->weight_blocks, comm);
+    nb_turns_forget(id, comm);
 }
 
 void nb_identity_get_stats(const struct nb_identity *id, struct nb_identity_stats *stats)

@@ -16,6 +16,8 @@
  *  - Place: otherwise the k-th operation of its signature in the step, where steps look alike. A signature
  *    that occurs once a step is the simplest case. The all-gathers inside the node, which come here too, tell
  *    where a pass of HSDP begins and how long it is. HSDP's all-reduces themselves do not tell this.
+ *  - Turn: a script may call all-reduces that the user has named (outer steps), with much other traffic in
+ *    between. They come in cycles, and a buffer is a place in the cycle (turns.c).
  *  - Content: where a signature has several tracked buffers, weight block and place are only predictions, and
  *    the data have to agree. The profile of the operation (log2 of the rms of groups at fixed positions),
  *    less the mean profile of the signature's tracked buffers, must correlate with the tracked buffer's
@@ -54,6 +56,7 @@ enum nb_identity_reason {
     NB_ID_SINGLE,      /* tracked buffer: its signature belongs to one buffer */
     NB_ID_VERIFIED,    /* tracked buffer: predicted, and its content agrees */
     NB_ID_CERTAIN,     /* tracked buffer: predicted, and such predictions came true. Content is no evidence */
+    NB_ID_TURN,        /* tracked buffer: a named sum comes in its turn in a cycle of them */
     NB_ID_FOUND,       /* tracked buffer: its content is unmistakable, without or against a prediction */
     NB_ID_LEARNING,    /* none yet: too few steps or profiles */
     NB_ID_UNPREDICTED, /* none: there is no evidence on its buffer */
@@ -94,6 +97,7 @@ struct nb_identity_call {
     uint64_t send, recv; /* addresses */
     int passes;          /* 1: reaches the network and will begin. 0: stays inside the node */
     int bucket;          /* an all-reduce that DDP's reducer calls */
+    int named;           /* the user has named it as a gradient (NIBBLE_GRAD) */
 };
 /* Announce a call. Return its number, to be passed to the functions below when its first window comes. */
 uint64_t nb_identity_call(struct nb_identity *id, const struct nb_identity_call *call);
@@ -125,6 +129,7 @@ struct nb_identity_decision {
     enum nb_identity_reason reason;
     float score, second; /* scores of the tracked buffer and of the best other one. 0 where not compared */
     uint64_t passes;     /* passes in which its signature was called so far. 0: unknown */
+    uint64_t cycles;     /* of named sums on its communicator. 0: unknown */
 };
 
 /* Decide on a reduction that passes and has begun. `profile` may be NULL. `geometry` is any number that

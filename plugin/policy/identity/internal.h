@@ -173,9 +173,9 @@ struct nb_weight_block *nb_weight_blocks_find(struct nb_weight_blocks *u, uint64
 #define MOST_STEPS 67u   /* percent */
 
 enum nb_clock { CLOCK_NONE, CLOCK_RARE, CLOCK_RUNS, CLOCK_WEIGHTS };
-enum nb_mode { MODE_NONE, MODE_ADDRESS, MODE_WEIGHTS, MODE_PLACE };
+enum nb_mode { MODE_NONE, MODE_ADDRESS, MODE_WEIGHTS, MODE_PLACE, MODE_TURN };
 /* Kinds of nb_tracked_buffer.weight_block, in its upper half. */
-enum { TRACKED_GATHERED = 1, TRACKED_PLACE, TRACKED_KEY };
+enum { TRACKED_GATHERED = 1, TRACKED_PLACE, TRACKED_KEY, TRACKED_TURN };
 
 /* The steps as a signature sees them when one of its operations is called. */
 struct nb_view {
@@ -195,6 +195,8 @@ struct nb_call {
     uint64_t number;
     uint64_t parent; /* all-reduce: elements of the reduce-scatter whose result it sums */
     int begun;
+    uint32_t turn;  /* of a named sum, NB_NONE: none */
+    uint64_t cycle; /* of named sums, from 1. 0: unknown */
 };
 
 struct nb_key { /* a buffer of a signature */
@@ -230,10 +232,25 @@ struct nb_sig {
     uint32_t full_run;  /* full passes in a row */
     uint32_t wary;      /* full passes still to come until the order of gathers predicts for certain again */
     enum nb_mode mode;
+    uint64_t cycle; /* of named sums, of the operation at hand. 0: unknown */
     uint32_t predicted_run,
         unpredicted_run; /* operations in a row with and without an expected weight block */
     struct nb_tracked_set set;
 };
+
+/* The order of the named sums of a communicator. */
+struct nb_turns {
+    uint64_t comm;
+    uint32_t *kind;  /* [NB_TURNS_KEPT] a ring: type and size of the last sums. NULL: the entry is free */
+    uint64_t sums;   /* so far */
+    uint64_t from;   /* the first sum that counts as proof */
+    uint64_t wanted; /* sums of the next proof at least */
+    uint32_t limit;  /* sums without a cycle after which the search forgets the older half of them */
+    uint32_t period; /* sums of a cycle. 0: unknown */
+    uint64_t since;  /* the first sum of a cycle */
+};
+#define NB_TURNS 16u
+#define NB_TURNS_KEPT 4096u
 
 struct nb_run_total { /* gathers of one size in the current run */
     uint64_t count;
@@ -257,6 +274,7 @@ struct nb_identity {
     struct nb_chains key_chains;
     struct nb_tracked_buffers buffers;
     struct nb_weight_blocks weight_blocks;
+    struct nb_turns turns[NB_TURNS];
     uint32_t predicted; /* predicted tracked buffer of the reduction at hand, or NB_TRACKED_NONE */
     /* The clock. */
     enum nb_clock clock;
@@ -306,6 +324,13 @@ int nb_key_settled(struct nb_sig *s, const struct nb_view *v, struct nb_key *k, 
 /* Take up the call `number`, which begins, after all calls before it. Return NULL when its announcement is
  * gone. */
 struct nb_call *nb_call_take_up(struct nb_identity *id, uint64_t number);
+
+/* ---- turns.c ------------------------------------------------------------------------------------------ */
+
+/* Note a call of a named sum, and store its turn, or NB_NONE, and the number of its cycle. Return 1 when the
+ * communicator's cycle is broken, so that what had a turn has none. */
+int nb_turns_count(struct nb_identity *id, const struct nb_sig *s, uint32_t *turn, uint64_t *cycle);
+void nb_turns_forget(struct nb_identity *id, uint64_t comm);
 
 /* ---- steps.c ------------------------------------------------------------------------------------------ */
 

@@ -194,6 +194,18 @@ static void count_bucket(struct nb_identity *id, struct nb_sig *s, const struct 
     k->round = s->view.rounds = id->bucket_round;
 }
 
+/* Note the turn of a named sum. */
+static void count_turn(struct nb_identity *id, const struct nb_sig *s, struct nb_call *call)
+{
+    if (!nb_turns_count(id, s, &call->turn, &call->cycle))
+        return;
+    for (uint32_t i = 0; i < id->sigs_used; i++) {
+        struct nb_sig *other = nb_sig_at(id, i);
+        if (other->taken && other->comm == s->comm && other->mode == MODE_TURN)
+            nb_set_clear(&id->buffers, &other->set);
+    }
+}
+
 /* Count a reduction in its step. The order of the calls decides, also where communicators run beside each
  * other and a later call begins first. */
 static void count_call(struct nb_identity *id, struct nb_call *call)
@@ -208,6 +220,8 @@ static void count_call(struct nb_identity *id, struct nb_call *call)
         count_bucket(id, s, call);
     else
         count_in_pass(id, s);
+    if (call->c.named && !s->bucket)
+        count_turn(id, s, call);
     call->view = s->view;
 }
 
@@ -270,7 +284,7 @@ uint64_t nb_identity_call(struct nb_identity *id, const struct nb_identity_call 
     struct nb_call *call = new_call(id);
     const uint64_t number = id->announced++;
 
-    *call = (struct nb_call){.c = *c, .number = number};
+    *call = (struct nb_call){.c = *c, .number = number, .turn = NB_NONE};
     if (c->func == NB_FUNC_REDUCE_SCATTER) {
         id->recent_rs[id->recent_at].recv = c->recv;
         id->recent_rs[id->recent_at].count = c->count;

@@ -53,6 +53,7 @@ struct nb_job {
     struct nb_classify *classify;
     struct nb_identity *identity;
     const struct nb_class_op *deciding; /* the reduction at hand */
+    struct nb_grad_rules rules;         /* of NIBBLE_GRAD */
 };
 
 int nb_job_check_settings(const struct nb_params *params, const char **name, char *error, size_t cap)
@@ -179,14 +180,14 @@ void nb_job_put(struct nb_job *job)
 static int make_decisions(struct nb_job *job)
 {
     const struct nb_params *params = job->ctx->params;
-    struct nb_grad_rules rules;
     char error[256];
     const struct nb_classify_config config = {.warmup_steps = (unsigned)params->warmup_steps,
-                                              .rules = &rules};
+                                              .rules = &job->rules};
 
     if (job->classify)
         return 0;
-    nb_grad_rules_parse(params->grad, &rules, error, sizeof(error)); /* checked when the settings were read */
+    nb_grad_rules_parse(params->grad, &job->rules, error,
+                        sizeof(error)); /* checked when the settings were read */
     job->ring = calloc(NB_JOB_CALLS, sizeof(*job->ring));
     job->number = calloc(NB_JOB_CALLS, sizeof(*job->number));
     job->classify = nb_classify_create(&config);
@@ -276,6 +277,13 @@ static struct nb_class_op class_op(const struct nb_job_call *call, ncclRedOp_t o
                                 .caller = call->caller};
 }
 
+/* Return true for an all-reduce that the user's rules name. */
+static bool is_named(const struct nb_job *job, const struct nb_job_call *call)
+{
+    return call->func == NB_FUNC_ALL_REDUCE &&
+           nb_grad_rules_ask(&job->rules, call->func, call->type, call->count, call->nranks) == NB_GRAD_YES;
+}
+
 static void take_in_one(struct nb_job *job, const struct nb_job_call *call)
 {
     const struct nb_identity_call id = {.comm = call->comm,
@@ -285,7 +293,8 @@ static void take_in_one(struct nb_job *job, const struct nb_job_call *call)
                                         .send = call->send,
                                         .recv = call->recv,
                                         .passes = call->passes,
-                                        .bucket = call->caller == NB_CALLER_BUCKET};
+                                        .bucket = call->caller == NB_CALLER_BUCKET,
+                                        .named = is_named(job, call)};
     job->number[job->taken++ % NB_JOB_CALLS] = nb_identity_call(job->identity, &id);
 }
 
@@ -369,6 +378,7 @@ struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announ
     what.found = v.identity.reason == NB_ID_FOUND;
     what.unlike = v.identity.reason == NB_ID_MISMATCH;
     what.passes = v.identity.passes;
+    what.cycles = v.identity.cycles;
     what.blind = ev->blind;
     v.gradient = nb_classify_reduce(job->classify, &what, ev->sample, ev->samples);
     if (v.gradient.shared && v.identity.tracked >= 0)

@@ -238,7 +238,13 @@ static uint64_t steps_of(struct nb_classify *c, const struct nb_class_comm *m, c
     /* HSDP: weights stay off the network, but calls tell passes apart. */
     if (s->reason == NB_WHY_AFTER_RS && op->passes > m->rare_steps)
         return op->passes - 1; /* the current pass is not over */
-    return s->kind == NB_CLASS_GRADIENT ? nb_max64(m->alike_rounds, m->rare_steps) : m->rare_steps;
+    if (s->kind != NB_CLASS_GRADIENT)
+        return m->rare_steps;
+    /* Sums of a script may come from new memory each time, from each in turn, and may all be small. */
+    if (s->reason == NB_WHY_USER_YES)
+        return nb_max64(nb_max64(m->alike_rounds, m->rare_steps),
+                        nb_max64(op->cycles, s->calls / LONE_PER_STEP));
+    return nb_max64(m->alike_rounds, m->rare_steps);
 }
 
 /* Count an all-reduce that is a gradient by its caller or its user. A buffer that comes again is in the next

@@ -91,6 +91,7 @@ struct nb_class_op {
     uint64_t count; /* elements of the whole vector */
     uint64_t send, recv;
     uint64_t passes;       /* steps, or passes of steps, in which its signature came. 0: unknown */
+    uint64_t cycles;       /* of named sums on its communicator. 0: unknown */
     uint64_t buffer;       /* the buffer that it probably continues, any number. 0: unknown */
     uint64_t predicted;    /* the buffer that order or address predicts, whatever its content. 0: unknown */
     int found;             /* 1: only its content identified the buffer */

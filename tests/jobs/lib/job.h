@@ -57,6 +57,8 @@ struct job_settings {
                          place) */
     int all_collnet;  /* NCCL takes CollNet for operations of any size */
     const char *grad; /* NIBBLE_GRAD: the user's word for gradients */
+    int no_warmup;    /* NIBBLE_WARMUP_STEPS=0 */
+    int by_signature; /* NIBBLE_EF_IDENTITY=signature */
     int ref_max_mb;   /* NIBBLE_REF_MAX_MB. 0: 4, some hundred blocks as the default is for real ones */
     int ag_min;       /* least size of coded all-gathers. 0: an eighth of the default */
     int seed;         /* added to the run's: for values that once showed a fault */

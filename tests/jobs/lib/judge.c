@@ -153,6 +153,10 @@ static void set(struct cluster_node *node, const struct job_settings *settings)
 
     if (settings->grad)
         p->grad = settings->grad;
+    if (settings->no_warmup)
+        p->warmup_steps = 0;
+    if (settings->by_signature)
+        p->ef_identity = NB_EF_IDENTITY_SIGNATURE;
     p->comms = "nnodes=2-64";
     p->unit_bytes = usual->unit_bytes;
     p->ref_max_mb = settings->ref_max_mb ? settings->ref_max_mb : 4;

@@ -41,7 +41,7 @@ static void add(struct trace *t, uint64_t comm, enum nb_func func, ncclDataType_
     }
     e = &t->event[t->n++];
     memset(e, 0, sizeof(*e));
-    e->call = (struct nb_identity_call){comm, func, type, count, address, address + 64, 1, 0};
+    e->call = (struct nb_identity_call){comm, func, type, count, address, address + 64, 1, 0, 0};
     e->call.bucket = func == NB_FUNC_ALL_REDUCE && content == C_GRADIENT;
     e->content = content;
     e->unit = e->truth = unit;
