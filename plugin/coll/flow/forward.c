@@ -153,8 +153,7 @@ int nb_forward_next(struct nb_coll_comm *comm)
     struct nb_rx *rx;
     int ret;
 
-    if (!win || nb_cursor_reached(comm, &comm->flow->reduce.cursor) <
-                    comm->flow->forward.cursor.seq) /* older sums come first */
+    if (!win || nb_reduce_reached(comm) < comm->flow->forward.cursor.seq) /* older sums come first */
         return 0;
     rx = win->op->schedule->forward_from(comm, win->op, &segment, &from);
     ret = rx ? forward(comm, win, &segment, from, rx) : emit(comm, win, &segment);

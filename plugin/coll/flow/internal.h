@@ -434,12 +434,30 @@ struct nb_look {
     uint32_t own[NB_PICKS], sum[NB_PICKS];
 };
 
+#define NB_PARKED 256u /* segments that are parked, at most */
+
+struct nb_held_message { /* taken from its ring. Its buffer is held */
+    struct nb_msg msg;
+    const uint8_t *body;
+};
+
+/* A segment that this node finishes on a grid. Its row has contributed, its column has not. */
+struct nb_parked {
+    struct nb_coll_req *win;
+    uint64_t off;
+    struct nb_held_message *held; /* [nneighbors], where the neighbor is in the row */
+};
+
 struct nb_reduce {
-    struct nb_cursor cursor; /* over the segments that this node sums */
-    struct nb_pool results;  /* results of all-reduces, which go to several peers */
-    uint8_t *partial;        /* [NB_PARTIALS] sums on their way to their owners */
-    unsigned partials;       /* bits: partials in use */
-    unsigned passed_on;      /* counts coded sums that go on */
+    struct nb_cursor cursor;      /* over the segments that this node sums or parks */
+    struct nb_parked *parked;     /* [parking], in order */
+    struct nb_held_message *held; /* of all of them */
+    unsigned parking;             /* places. 0: no grid */
+    uint64_t came, left;          /* numbers of segments that were parked, and summed then */
+    struct nb_pool results;       /* results of all-reduces, which go to several peers */
+    uint8_t *partial;             /* [NB_PARTIALS] sums on their way to their owners */
+    unsigned partials;            /* bits: partials in use */
+    unsigned passed_on;           /* counts coded sums that go on */
     struct nb_look look;
 };
 
@@ -454,6 +472,15 @@ void nb_look_end(struct nb_coll_comm *comm, struct nb_task *task, ssize_t result
 /* Sum the next segment. Return 1 when something moved, 0 when it has to wait, or < 0 when the communicator
  * has failed. */
 int nb_reduce_next(struct nb_coll_comm *comm);
+
+/* Create the places of parked segments. Return 0 or -ENOMEM. destroy: free them. */
+int nb_parking_create(struct nb_coll_comm *comm);
+void nb_parking_destroy(struct nb_coll_comm *comm);
+/* Return the first window of which this node may have a sum to begin. */
+uint64_t nb_reduce_reached(const struct nb_coll_comm *comm);
+/* Return true when a sum of the window needs `peer`'s contribution, which has not arrived. */
+bool nb_reduce_waits_for(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
+                         const struct nb_peer *peer);
 
 /* ---- receiving --------------------------------------------------------------------------------------- */
 

@@ -6,9 +6,16 @@
  *  - of an all-reduce is coded for all nodes and delivered as they decode it,
  *  - of two hops is coded for its owner,
  *  - of a row (two levels) is coded for the node that finishes it.
+ *
+ * A finisher on a grid waits for the sums of other rows, while these rows wait for sums of its own row. If both
+ * kept the order of segments, each segment would take the time of a message along a column. So a segment whose
+ * row has contributed is parked until its column has, and the node sums for other rows meanwhile.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "base/minmax.h"
 
 #include "codec/fp.h"
 #include "coll/flow/internal.h"
@@ -33,17 +40,24 @@ static enum goal goal_of(const struct nb_coll_comm *comm, const struct nb_op *op
     return segment->relay >= 0 ? TO_OWNER : HERE;
 }
 
-/* Return 1 when the head of every contributor's ring is its contribution to `segment`, 0 when some have not
- * arrived yet, < 0 when another message is there. */
+enum side { ROW = 1, COLUMN = 2 }; /* of contributors. A full mesh is a row */
+
+static enum side side_of(const struct nb_coll_comm *comm, int i)
+{
+    return nb_grid_same_row(comm->grid, comm->neighbors[i]->rank, comm->rank) ? ROW : COLUMN;
+}
+
+/* Return 1 when the head of the ring of every contributor on these sides is its contribution to `segment`, 0
+ * when some have not arrived yet, < 0 when another message is there. */
 static int all_arrived(struct nb_coll_comm *comm, const struct nb_coll_req *win,
-                       const struct nb_segment *segment)
+                       const struct nb_segment *segment, unsigned sides)
 {
     const struct nb_op *op = win->op;
 
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_peer *peer = comm->neighbors[i];
         const struct nb_msg *m = &peer->rx[NB_CLASS_CONTRIB].head;
-        if (!op->schedule->contributes(comm, segment, peer->rank))
+        if (!(sides & side_of(comm, i)) || !op->schedule->contributes(comm, segment, peer->rank))
             continue;
         if (!nb_rx_head(comm, peer, NB_CLASS_CONTRIB))
             return 0;
@@ -64,11 +78,23 @@ static int all_arrived(struct nb_coll_comm *comm, const struct nb_coll_req *win,
     return 1;
 }
 
+/* Return the contribution of neighbor i: with `parked` that of a parked segment's row, else the head of its
+ * ring. */
+static struct nb_held_message contribution(const struct nb_coll_comm *comm, const struct nb_parked *parked,
+                                           int i)
+{
+    const struct nb_rx *rx = &comm->neighbors[i]->rx[NB_CLASS_CONTRIB];
+
+    if (parked && side_of(comm, i) == ROW)
+        return parked->held[i];
+    return (struct nb_held_message){rx->head, rx->mem + nb_rx_at(rx) * rx->buffer_bytes + rx->head_bytes};
+}
+
 /* Return the bytes of the segment that all nodes take for values. Every node sends at least the real values.
  * A node without a record also sends padding, which is dropped. If a node has coded more than another node
  * sent, one of the two has a wrong record, and values are missing. */
 static int64_t common_bytes(struct nb_coll_comm *comm, const struct nb_op *op,
-                            const struct nb_segment *segment)
+                            const struct nb_segment *segment, const struct nb_parked *parked)
 {
     uint32_t least = segment->most;
     int least_rank = comm->rank;
@@ -77,49 +103,50 @@ static int64_t common_bytes(struct nb_coll_comm *comm, const struct nb_op *op,
         return least;
 
     for (int i = 0; i < comm->nneighbors; i++) {
-        const struct nb_msg *m = &comm->neighbors[i]->rx[NB_CLASS_CONTRIB].head;
-        if (op->schedule->contributes(comm, segment, comm->neighbors[i]->rank) && m->bytes < least) {
-            least = m->bytes;
+        const uint32_t bytes = contribution(comm, parked, i).msg.bytes;
+        if (op->schedule->contributes(comm, segment, comm->neighbors[i]->rank) && bytes < least) {
+            least = bytes;
             least_rank = comm->neighbors[i]->rank;
         }
     }
     for (int i = -1; i < comm->nneighbors; i++) {
         int r = i < 0 ? comm->rank : comm->neighbors[i]->rank;
-        const struct nb_msg *m = &comm->peer[r].rx[NB_CLASS_CONTRIB].head;
-        int more = i < 0 ? segment->sure && segment->most > least
-                         : op->schedule->contributes(comm, segment, r) && m->codec != NB_CODEC_RAW &&
-                               m->bytes > least;
+        const struct nb_msg m =
+            i < 0 ? (struct nb_msg){.bytes = segment->most} : contribution(comm, parked, i).msg;
+        int more =
+            i < 0 ? segment->sure && segment->most > least
+                  : op->schedule->contributes(comm, segment, r) && m.codec != NB_CODEC_RAW && m.bytes > least;
         if (more)
             return nb_comm_error(
                 comm, -EPROTO,
                 "all_reduce %llu: node %d has %u bytes of values at %llu and node %d has only %u: an "
                 "operation record is wrong (NIBBLE_AR=raw does without records)",
-                (unsigned long long)op->opno, r, r == comm->rank ? segment->most : m->bytes,
-                (unsigned long long)segment->off, least_rank, least);
+                (unsigned long long)op->opno, r, m.bytes, (unsigned long long)segment->off, least_rank,
+                least);
     }
     return least;
 }
 
 /* ---- the task ---------------------------------------------------------------------------------------- */
 
-/* Collect the contributions at the heads of the rings. Their first `bytes` bytes count. Return 0, or a
- * negative errno. */
-static int set_sources(struct nb_coll_comm *comm, struct nb_task *t, uint32_t bytes)
+/* Collect the contributions. Their first `bytes` bytes count. Return 0, or a negative errno. */
+static int set_sources(struct nb_coll_comm *comm, struct nb_task *t, const struct nb_parked *parked,
+                       uint32_t bytes)
 {
     const struct nb_op *op = t->op;
     int coded = 0;
 
     t->exact = nb_policy_dtype(op->type, &t->dtype) != 0 || op->redop != ncclSum;
     for (int i = 0; i < comm->nneighbors; i++) {
-        const struct nb_rx *rx = &comm->neighbors[i]->rx[NB_CLASS_CONTRIB];
+        const struct nb_held_message from = contribution(comm, parked, i);
         struct nb_source *s = &t->sources[t->nsources];
         if (!t->op->schedule->contributes(comm, &t->segment, comm->neighbors[i]->rank))
             continue;
-        s->codec = rx->head.codec;
-        s->coded = rx->mem + nb_rx_at(rx) * rx->buffer_bytes + rx->head_bytes;
-        s->len = rx->head.codec == NB_CODEC_RAW ? bytes : rx->head.coded;
+        s->codec = from.msg.codec;
+        s->coded = from.body;
+        s->len = from.msg.codec == NB_CODEC_RAW ? bytes : from.msg.coded;
         t->plain[t->nsources++] = s->coded;
-        coded |= rx->head.codec != NB_CODEC_RAW;
+        coded |= from.msg.codec != NB_CODEC_RAW;
     }
     return t->exact && coded ? -EBADMSG
                              : 0; /* quantized values of a type or reduction that has no quantizer */
@@ -127,25 +154,26 @@ static int set_sources(struct nb_coll_comm *comm, struct nb_task *t, uint32_t by
 
 /* Compare the contributions' check values. Return 0, or < 0 when one is damaged: then the communicator has
  * failed. */
-static int verify_sources(struct nb_coll_comm *comm, const struct nb_task *t)
+static int verify_sources(struct nb_coll_comm *comm, const struct nb_task *t, const struct nb_parked *parked)
 {
-    size_t n = 0;
-
     for (int i = 0; i < comm->nneighbors; i++) {
         const struct nb_peer *peer = comm->neighbors[i];
+        const struct nb_held_message from = contribution(comm, parked, i);
         if (t->op->schedule->contributes(comm, &t->segment, peer->rank) &&
-            nb_payload_verify(comm, peer, peer->rank, &peer->rx[NB_CLASS_CONTRIB].head,
-                              t->sources[n++].coded))
+            nb_payload_verify(comm, peer, peer->rank, &from.msg, from.body))
             return -1;
     }
     return 0;
 }
 
-static void take_heads(struct nb_coll_comm *comm, struct nb_task *t)
+/* Take the heads of the contributors on these sides, and hold their buffers. */
+static void take_heads(struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_segment *segment,
+                       unsigned sides)
 {
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_rx *rx = &comm->neighbors[i]->rx[NB_CLASS_CONTRIB];
-        if (t->op->schedule->contributes(comm, &t->segment, comm->neighbors[i]->rank)) {
+        if ((sides & side_of(comm, i)) &&
+            op->schedule->contributes(comm, segment, comm->neighbors[i]->rank)) {
             rx->held[nb_rx_at(rx)]++;
             nb_rx_take(rx);
         }
@@ -432,11 +460,13 @@ static uint8_t *place_of(struct nb_coll_comm *comm, const struct nb_coll_req *wi
     return comm->flow->reduce.partial + i * comm->unit;
 }
 
-/* Sum a segment with all its contributions. Return 1, 0 when it has to wait, or < 0. */
-static int reduce(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment)
+/* Sum a segment with all its contributions. parked: its row has contributed before. Return 1, 0 when it has
+ * to wait, or < 0. */
+static int reduce(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment,
+                  const struct nb_parked *parked)
 {
     const enum goal goal = goal_of(comm, win->op, segment);
-    int64_t bytes = common_bytes(comm, win->op, segment);
+    int64_t bytes = common_bytes(comm, win->op, segment, parked);
     struct nb_task *t;
     int ret;
 
@@ -452,7 +482,7 @@ static int reduce(struct nb_coll_comm *comm, struct nb_coll_req *win, const stru
     t->values = place_of(comm, win, goal, segment);
     /* A forwarded segment of an all-reduce is delivered by its forward. */
     t->delivers = win->op->schedule->results_to && win->op->func == NB_FUNC_ALL_REDUCE ? 0 : segment->len;
-    ret = set_sources(comm, t, (uint32_t)bytes);
+    ret = set_sources(comm, t, parked, (uint32_t)bytes);
     if (ret) {
         nb_task_drop(comm, t);
         return failed(comm, t, ret, "values of a type or reduction without a quantizer");
@@ -461,14 +491,131 @@ static int reduce(struct nb_coll_comm *comm, struct nb_coll_req *win, const stru
     if (goal == HERE || goal == TO_ALL)
         nb_look_begin(comm, t);
     if (ret)
-        ret = verify_sources(comm, t) ? -1 : nb_task_ask(comm, t);
+        ret = verify_sources(comm, t, parked) ? -1 : nb_task_ask(comm, t);
     if (ret <= 0) {
         nb_task_drop(comm, t);
         return ret;
     }
-    take_heads(comm, t);
+    take_heads(comm, t->op, &t->segment, parked ? COLUMN : ROW | COLUMN);
     reserve(comm, t);
     return nb_task_run(comm, t);
+}
+
+/* ---- parked segments --------------------------------------------------------------------------------- */
+
+int nb_parking_create(struct nb_coll_comm *comm)
+{
+    struct nb_reduce *r = &comm->flow->reduce;
+
+    if (!nb_on_grid(comm))
+        return 0;
+    r->parking = (unsigned)nb_min64((uint64_t)comm->ctx->params->credits, NB_PARKED);
+    r->parked = calloc(r->parking, sizeof(*r->parked));
+    r->held = calloc((size_t)r->parking * (size_t)comm->nneighbors, sizeof(*r->held));
+    if (!r->parked || !r->held)
+        return -ENOMEM;
+    for (unsigned i = 0; i < r->parking; i++)
+        r->parked[i].held = &r->held[i * (size_t)comm->nneighbors];
+    return 0;
+}
+
+void nb_parking_destroy(struct nb_coll_comm *comm)
+{
+    free(comm->flow->reduce.parked);
+    free(comm->flow->reduce.held);
+}
+
+/* Return the oldest parked segment, or NULL. */
+static const struct nb_parked *oldest(const struct nb_coll_comm *comm)
+{
+    const struct nb_reduce *r = &comm->flow->reduce;
+
+    return r->left == r->came ? NULL : &r->parked[r->left % r->parking];
+}
+
+uint64_t nb_reduce_reached(const struct nb_coll_comm *comm)
+{
+    const struct nb_parked *p = oldest(comm);
+
+    return p ? p->win->seq : nb_cursor_reached(comm, &comm->flow->reduce.cursor);
+}
+
+bool nb_reduce_waits_for(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
+                         const struct nb_peer *peer)
+{
+    const struct nb_rx *rx = &peer->rx[NB_CLASS_CONTRIB];
+    const struct nb_cursor *at = &comm->flow->reduce.cursor;
+    const struct nb_schedule_ops *s = win->op->schedule;
+    const struct nb_parked *p = oldest(comm);
+    struct nb_segment segment;
+
+    if (rx->taken != rx->arrived)
+        return false;
+    if (p && p->win == win && !nb_grid_same_row(comm->grid, peer->rank, comm->rank) &&
+        s->segment_at(comm, win, p->off, &segment) && s->contributes(comm, &segment, peer->rank))
+        return true;
+    return nb_cursor_reached(comm, at) == win->seq &&
+           s->next_reduce(comm, win, nb_cursor_place(at, win), &segment) &&
+           s->contributes(comm, &segment, peer->rank);
+}
+
+/* Sum the oldest parked segment when its column has contributed. Return as nb_reduce_next. */
+static int reduce_parked(struct nb_coll_comm *comm)
+{
+    const struct nb_parked *p = oldest(comm);
+    struct nb_segment segment; /* its `most` may be known better than when it was parked */
+    int ret;
+
+    if (!p || !p->win->op->schedule->segment_at(comm, p->win, p->off, &segment) ||
+        !can_pass_on(comm, p->win, &segment))
+        return 0;
+    ret = all_arrived(comm, p->win, &segment, COLUMN);
+    if (ret > 0)
+        ret = reduce(comm, p->win, &segment, p);
+    if (ret > 0)
+        comm->flow->reduce.left++;
+    return ret;
+}
+
+/* Park a segment when its row has contributed. Return as nb_reduce_next. */
+static int park(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment)
+{
+    struct nb_reduce *r = &comm->flow->reduce;
+    struct nb_parked *p = &r->parked[r->came % r->parking];
+    int ret;
+
+    if (r->came - r->left == r->parking)
+        return 0;
+    ret = all_arrived(comm, win, segment, ROW);
+    if (ret <= 0)
+        return ret;
+    p->win = win;
+    p->off = segment->off;
+    for (int i = 0; i < comm->nneighbors; i++)
+        if (side_of(comm, i) == ROW)
+            p->held[i] = contribution(comm, NULL, i);
+    take_heads(comm, win->op, segment, ROW);
+    r->came++;
+    return 1;
+}
+
+/* ---- the next sum ------------------------------------------------------------------------------------ */
+
+/* Sum or park the segment, which is next in order. Return as nb_reduce_next. */
+static int reduce_or_park(struct nb_coll_comm *comm, struct nb_coll_req *win,
+                          const struct nb_segment *segment)
+{
+    const bool finishes = nb_on_grid(comm) && goal_of(comm, win->op, segment) != TO_FINISHER;
+    int ret = 1;
+
+    if (finishes)
+        ret = oldest(comm) || !can_pass_on(comm, win, segment) ? 0 : all_arrived(comm, win, segment, COLUMN);
+    if (finishes && ret == 0)
+        return park(comm, win, segment);
+    if (ret < 0 || !can_pass_on(comm, win, segment))
+        return ret < 0 ? ret : 0;
+    ret = all_arrived(comm, win, segment, ROW | COLUMN);
+    return ret > 0 ? reduce(comm, win, segment, NULL) : ret;
 }
 
 int nb_reduce_next(struct nb_coll_comm *comm)
@@ -476,16 +623,16 @@ int nb_reduce_next(struct nb_coll_comm *comm)
     struct nb_cursor *at = &comm->flow->reduce.cursor;
     struct nb_coll_req *win;
     struct nb_segment segment;
-    int ret;
+    int ret = reduce_parked(comm);
 
+    if (ret)
+        return ret;
     while ((win = nb_cursor_window(comm, at)) != NULL &&
            !win->op->schedule->next_reduce(comm, win, at->off, &segment))
         nb_cursor_pass(at);
-    if (!win || !can_pass_on(comm, win, &segment))
+    if (!win)
         return 0;
-    ret = all_arrived(comm, win, &segment);
-    if (ret > 0)
-        ret = reduce(comm, win, &segment);
+    ret = reduce_or_park(comm, win, &segment);
     if (ret > 0)
         at->off = segment.off + segment.len;
     return ret;

@@ -348,7 +348,7 @@ int nb_flow_create(struct nb_coll_comm *comm)
     if (!flow)
         return -ENOMEM;
     flow->peers = calloc((size_t)comm->nnodes, sizeof(*flow->peers));
-    if (!flow->peers || create_tasks(comm)) {
+    if (!flow->peers || create_tasks(comm) || nb_parking_create(comm)) {
         nb_flow_destroy(comm);
         return -ENOMEM;
     }
@@ -363,6 +363,7 @@ void nb_flow_destroy(struct nb_coll_comm *comm)
 
     if (!flow)
         return;
+    nb_parking_destroy(comm);
     free(flow->tasks.all);
     free(flow->tasks.sources);
     free(flow->tasks.plain);

@@ -178,19 +178,6 @@ bool nb_windows_dequeue(struct nb_coll_comm *comm)
 
 /* ---- peers that the oldest window waits for ---------------------------------------------------------- */
 
-/* Return true when the oldest open window needs `peer`'s values for a sum, and they have not arrived. */
-static bool misses_values(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
-                          const struct nb_peer *peer)
-{
-    const struct nb_rx *rx = &peer->rx[NB_CLASS_CONTRIB];
-    const struct nb_schedule_ops *s = win->op->schedule;
-    struct nb_segment segment;
-
-    return nb_cursor_reached(comm, &comm->flow->reduce.cursor) == win->seq && rx->taken == rx->arrived &&
-           s->next_reduce(comm, win, nb_cursor_place(&comm->flow->reduce.cursor, win), &segment) &&
-           s->contributes(comm, &segment, peer->rank);
-}
-
 /* Return true when the window needs a result of the peer. */
 static bool misses_result(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
                           const struct nb_peer *peer)
@@ -211,7 +198,7 @@ bool nb_window_misses(const struct nb_coll_comm *comm, const struct nb_peer *pee
     const struct nb_schedule_ops *s = win->op->schedule;
 
     return peer->flow->raw.waiting || (s->waits_for && s->waits_for(comm, win, peer)) ||
-           misses_values(comm, win, peer) || nb_forward_waits_for(comm, win, peer) ||
+           nb_reduce_waits_for(comm, win, peer) || nb_forward_waits_for(comm, win, peer) ||
            misses_result(comm, win, peer);
 }
 

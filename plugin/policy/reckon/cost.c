@@ -325,6 +325,8 @@ double nb_cost_copy(const struct nb_cost_machine *figures, double bytes)
 #define SHARE_LEAST \
     65536.0 /* coll/schedule/two_level.c: minimum bytes of a column's part that one of its nodes owns */
 
+#define PARKED_MOST 256.0 /* coll/flow/internal.h: segments that a node parks */
+
 /* Return the number of nodes that each own a share of a call's bytes for the column. */
 static double shares_of(const struct nb_cost_op *op, int columns, double column)
 {
@@ -343,7 +345,7 @@ double nb_cost_turns(const struct nb_cost_machine *f, const struct nb_cost_op *o
 
     if (!columns || op->func != NB_FUNC_ALL_REDUCE || shares < 2)
         return 0;
-    return calls * segments *
+    return calls * segments / nb_min_double(op->credits, PARKED_MOST) *
            (f->latency + nb_cost_wire(op, nb_cost_ratio_of_rows(op), 1, unit) / f->link +
             (2 * f->message + nb_cost_add(f, op, unit) + nb_cost_recode(f, op, unit)) / speed);
 }

@@ -224,7 +224,7 @@ static double bound(const struct nb_cost_machine *f, const struct nb_cost_op *op
         const double even =
             (columns ? busy + hops : nb_max_double(busy, away) + f->latency) + p.other.last / speed;
 
-        return turns > 0 ? nb_cost_in_turns(even - hops, turns + 3 * f->latency) : even;
+        return turns > f->latency ? nb_cost_in_turns(even - hops, turns + 3 * f->latency) : even;
     }
     /* Owners whose blocks NCCL has handed over add at the same time. Each of NCCL's first turns waits for its
      * hop. Later turns find their values sent. */

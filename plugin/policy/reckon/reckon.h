@@ -112,7 +112,8 @@ double nb_cost_recode(const struct nb_cost_machine *figures, const struct nb_cos
 /*
  * Return the seconds that `calls` calls of `call` bytes of a two-level all-reduce spend in turns. The nodes
  * of a column finish its segments by turns, each in the order of calls. A node that waits for the other
- * nodes' sums of one segment delays its own sum of the next. So every segment costs a hop, unless one node
+ * nodes' sums of a segment keeps its row's messages, and sums the next segments for other nodes, as far as
+ * its row's message buffers suffice. So as many segments as a row has credits cost a hop, unless one node
  * finishes all of the call's bytes for the column. Return 0 where no node waits for that.
  */
 double nb_cost_turns(const struct nb_cost_machine *figures, const struct nb_cost_op *op, int columns,
