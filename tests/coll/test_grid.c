@@ -98,16 +98,17 @@ START_TEST(rows_within_sites)
         int rows, columns;
         const char *ranks, *why;
     } want[] = {
-        {"aabb", NB_SCHEDULE_AUTO, 0, 2, 2, NULL, ""},
-        {"abab", NB_SCHEDULE_AUTO, 0, 2, 2, "0213", ""},
+        {"aabb", NB_SCHEDULE_TWO_LEVEL, 0, 2, 2, NULL, ""},
+        {"abab", NB_SCHEDULE_TWO_LEVEL, 0, 2, 2, "0213", ""},
         {"bbaa", NB_SCHEDULE_TWO_LEVEL, 0, 2, 2, NULL, ""},
         {"aaaabbbb", NB_SCHEDULE_AUTO, 0, 2, 4, NULL, ""},
         {"abbbabaa", NB_SCHEDULE_AUTO, 0, 2, 4, "04671235", ""},
-        {"abcabc", NB_SCHEDULE_AUTO, 0, 3, 2, "031425", ""},
+        {"abcabc", NB_SCHEDULE_TWO_LEVEL, 0, 3, 2, "031425", ""},
+        {"ababab", NB_SCHEDULE_AUTO, 0, 2, 3, "024135", ""},
         /* a site of several rows */
-        {"aabbbb", NB_SCHEDULE_AUTO, 0, 3, 2, NULL, ""},
-        {"babbab", NB_SCHEDULE_AUTO, 0, 3, 2, "023514", ""},
-        {"aaaabbbb", NB_SCHEDULE_AUTO, 2, 4, 2, NULL, ""},
+        {"aabbbb", NB_SCHEDULE_TWO_LEVEL, 0, 3, 2, NULL, ""},
+        {"babbab", NB_SCHEDULE_TWO_LEVEL, 0, 3, 2, "023514", ""},
+        {"aaaabbbb", NB_SCHEDULE_TWO_LEVEL, 2, 4, 2, NULL, ""},
         /* no rows within sites */
         {"aaabb", NB_SCHEDULE_AUTO, 0, 1, 5, NULL,
          "no row of 2 or more nodes fits into each site (a: 3, b: 2)"},
@@ -117,6 +118,8 @@ START_TEST(rows_within_sites)
          "no row of 2 or more nodes fits into each site (a: 3, b: 1)"},
         {"aaabbb", NB_SCHEDULE_AUTO, 2, 1, 6, NULL,
          "no row of NIBBLE_GROUP nodes fits into each site (a: 3, b: 3)"},
+        {"aabb", NB_SCHEDULE_AUTO, 0, 1, 4, NULL,
+         "rows of 2 nodes speed up only all-reduces (NIBBLE_SCHEDULE=two-level makes them)"},
         {"aaaa", NB_SCHEDULE_AUTO, 0, 1, 4, NULL, "all nodes are at one site (a)"},
         {"aa.b", NB_SCHEDULE_AUTO, 0, 1, 4, NULL, "node 2 names no site"},
         {"aabb", NB_SCHEDULE_DIRECT, 0, 1, 4, NULL, "NIBBLE_SCHEDULE=direct makes no rows"},
@@ -168,7 +171,7 @@ static struct nb_grid grid_of(int rows, int columns, int turns)
     for (int r = 0; r < rows * columns; r++)
         sites[r] = turns ? (char)('a' + r % rows) : '.';
     sites[rows * columns] = '\0';
-    return turns ? grid_at(sites, NB_SCHEDULE_AUTO, columns, why, sizeof(why))
+    return turns ? grid_at(sites, NB_SCHEDULE_TWO_LEVEL, columns, why, sizeof(why))
                  : (struct nb_grid){.rows = rows, .columns = columns};
 }
 

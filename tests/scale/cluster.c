@@ -75,7 +75,7 @@ static void measure(struct scale_cluster *cl, size_t before, struct scale_result
 
 static void operate(struct scale_cluster *cl, int number, struct scale_result *r)
 {
-    const uint64_t steps = cl->steps, messages = cl->messages, wire = cl->wire;
+    const uint64_t steps = cl->steps, messages = cl->messages, wire = cl->wire, crossed = cl->crossed;
     int64_t end = 0;
 
     cl->complete = 0;
@@ -90,6 +90,7 @@ static void operate(struct scale_cluster *cl, int number, struct scale_result *r
     r->seconds[number] = 1e-9 * (double)(end - cl->barrier);
     r->steps = cl->steps - steps;
     r->messages = cl->messages - messages;
+    r->crossed = (double)(cl->crossed - crossed) / cl->set->sites;
     r->wire = (double)(cl->wire - wire) / cl->set->nodes;
 }
 

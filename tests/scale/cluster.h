@@ -14,6 +14,7 @@ struct scale_result {
     double connect;                   /* virtual seconds until all were connected */
     uint64_t steps, messages;         /* of the last operation: rounds of engines, messages of all kinds */
     double wire;                      /* average bytes that a node sent in it */
+    double crossed;                   /* average bytes that left a site */
     int rows, columns;                /* of the grid. 1 row: a full mesh */
     /* Of node 0: */
     int peers;                            /* number of its neighbors */

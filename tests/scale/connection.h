@@ -64,13 +64,21 @@ struct link { /* of a node */
     int64_t in; /* when the receiving direction is free */
 };
 
+struct trunk { /* of a site, to all other sites */
+    int64_t free;
+};
+
 struct scale_network {
     struct link *link;
+    struct trunk *trunk;          /* [sites] */
     struct simulated_link *spare; /* messages */
     struct message *made;         /* the last one. All are freed at the end, from anywhere */
     struct simulated_list conns, listeners;
     size_t bytes;
 };
+
+/* Return the time from the sender's link or trunk to the receiver's link. */
+int64_t scale_latency(const struct scale_cluster *cl, const struct conn *c);
 
 static inline struct conn *scale_conn_at(const struct scale_network *w, int number)
 {

@@ -24,7 +24,7 @@ struct options {
     int nnodes;
     bool func[NB_FUNC_COUNT], schedule[4];
     double gbps, latency, message, codec, queue, tolerance, bytes, chunk, channels, unit, credits, group,
-        ratio, rtt, buffer;
+        ratio, rtt, buffer, sites, trunk, near;
     bool raw, memory, late, whole, csv;
     struct scale_settings set;
 };
@@ -47,6 +47,12 @@ static const char help[] =
     "  --chunk SIZE       of NCCL (default 128K)   --channels N (default 8)\n"
     "  --unit SIZE        NIBBLE_UNIT_BYTES        --credits N  NIBBLE_CREDITS   --group N  NIBBLE_GROUP\n"
     "  --rtt-us X         NIBBLE_LINK_RTT_US\n"
+    "  --sites N          the nodes are at N sites, which they name (default 1). Then a line ends with the "
+    "MB "
+    "that\n"
+    "                     left a site, and no prediction counts\n"
+    "  --trunk-gbps X     Gbit/s that leave a site together (default: no limit)\n"
+    "  --near-us X        latency of a hop within a site (default 10)\n"
     "  --buffer SIZE      NCCL_BUFFSIZE, instead of --chunk: the chunk as NCCL's rule and the tuner choose "
     "it\n"
     "  --queue SIZE       that a connection takes before it arrives (default 1M, or twice the bytes on the "
@@ -110,14 +116,15 @@ static bool words(const char *text, const char *const *word, int n, bool *named)
 static bool parse(int argc, char **argv, struct options *o)
 {
     static const struct option longs[] = {
-        {"nodes", 1, NULL, 'n'},  {"ops", 1, NULL, 'o'},      {"schedules", 1, NULL, 's'},
-        {"type", 1, NULL, 't'},   {"raw", 0, NULL, 'r'},      {"late", 0, NULL, 'l'},
-        {"memory", 0, NULL, 'm'}, {"csv", 0, NULL, 'c'},      {"bytes", 1, NULL, 0},
-        {"gbps", 1, NULL, 0},     {"latency-us", 1, NULL, 0}, {"message-us", 1, NULL, 0},
-        {"ratio", 1, NULL, 0},    {"codec-gbps", 1, NULL, 0}, {"chunk", 1, NULL, 0},
-        {"channels", 1, NULL, 0}, {"unit", 1, NULL, 0},       {"credits", 1, NULL, 0},
-        {"group", 1, NULL, 0},    {"queue", 1, NULL, 0},      {"tolerance", 1, NULL, 0},
-        {"rtt-us", 1, NULL, 0},   {"buffer", 1, NULL, 0},     {"help", 0, NULL, 'h'},
+        {"nodes", 1, NULL, 'n'},    {"ops", 1, NULL, 'o'},      {"schedules", 1, NULL, 's'},
+        {"type", 1, NULL, 't'},     {"raw", 0, NULL, 'r'},      {"late", 0, NULL, 'l'},
+        {"memory", 0, NULL, 'm'},   {"csv", 0, NULL, 'c'},      {"bytes", 1, NULL, 0},
+        {"gbps", 1, NULL, 0},       {"latency-us", 1, NULL, 0}, {"message-us", 1, NULL, 0},
+        {"ratio", 1, NULL, 0},      {"codec-gbps", 1, NULL, 0}, {"chunk", 1, NULL, 0},
+        {"channels", 1, NULL, 0},   {"unit", 1, NULL, 0},       {"credits", 1, NULL, 0},
+        {"group", 1, NULL, 0},      {"queue", 1, NULL, 0},      {"tolerance", 1, NULL, 0},
+        {"rtt-us", 1, NULL, 0},     {"buffer", 1, NULL, 0},     {"sites", 1, NULL, 0},
+        {"trunk-gbps", 1, NULL, 0}, {"near-us", 1, NULL, 0},    {"help", 0, NULL, 'h'},
         {NULL, 0, NULL, 0}};
     const struct {
         const char *name;
@@ -126,7 +133,8 @@ static bool parse(int argc, char **argv, struct options *o)
                  {"message-us", &o->message}, {"codec-gbps", &o->codec}, {"chunk", &o->chunk},
                  {"channels", &o->channels},  {"unit", &o->unit},        {"credits", &o->credits},
                  {"group", &o->group},        {"queue", &o->queue},      {"tolerance", &o->tolerance},
-                 {"ratio", &o->ratio},        {"rtt-us", &o->rtt},       {"buffer", &o->buffer}};
+                 {"ratio", &o->ratio},        {"rtt-us", &o->rtt},       {"buffer", &o->buffer},
+                 {"sites", &o->sites},        {"trunk-gbps", &o->trunk}, {"near-us", &o->near}};
     static const char *const funcs[] = {[NB_FUNC_REDUCE_SCATTER] = "reduce_scatter",
                                         [NB_FUNC_ALL_GATHER] = "all_gather",
                                         [NB_FUNC_ALL_REDUCE] = "all_reduce"};
@@ -155,8 +163,9 @@ static bool parse(int argc, char **argv, struct options *o)
         }
     }
     for (int i = 0; i < o->nnodes; i++)
-        good = good && o->nodes[i] >= 2 && o->nodes[i] <= 4096;
-    good = good && optind == argc && o->gbps > 0 && o->channels >= 1 && o->channels <= 64 && o->chunk >= 512;
+        good = good && o->nodes[i] >= 2 && o->nodes[i] <= 4096 && o->sites <= o->nodes[i];
+    good = good && optind == argc && o->gbps > 0 && o->sites >= 1 && o->channels >= 1 && o->channels <= 64 &&
+           o->chunk >= 512;
     if (!good)
         fputs(help, stderr);
     return good;
@@ -184,6 +193,9 @@ static void settle(struct options *o)
     s->channels = (int)o->channels;
     s->link = 1e9 / 8 * o->gbps;
     s->latency = (int64_t)(1000 * o->latency);
+    s->sites = (int)o->sites;
+    s->trunk = 1e9 / 8 * o->trunk;
+    s->near = s->sites > 1 ? (int64_t)(1000 * o->near) : s->latency;
     s->message = (int64_t)(1000 * o->message);
     s->queue = (size_t)(o->queue ? o->queue : fmax(1 << 20, 4 * s->link * 1e-6 * o->latency));
     s->early = !o->late;
@@ -279,15 +291,18 @@ static bool one(struct options *o, int operations, double *worst)
     if (r.failed)
         return false;
     best = r.seconds[operations - 1];
-    if (!predict(o, &r, &predicted))
-        predicted = NAN;
+    if (o->set.sites > 1 || !predict(o, &r, &predicted))
+        predicted = NAN; /* the reckoning knows one kind of link */
     error = predicted / best - 1;
-    printf(o->csv ? "%d,%s,%s,%s,%.3f,%.3f,%.3f,%.3f,%.1f,%llu,%llu,%.2f,%.1f\n"
-                  : "%5d %-14s %-9s %-9s %10.3f %10.3f %9.3f %9.3f %+7.1f %9llu %9llu %8.2f %7.1f\n",
+    printf(o->csv ? "%d,%s,%s,%s,%.3f,%.3f,%.3f,%.3f,%.1f,%llu,%llu,%.2f,%.1f"
+                  : "%5d %-14s %-9s %-9s %10.3f %10.3f %9.3f %9.3f %+7.1f %9llu %9llu %8.2f %7.1f",
            o->set.nodes, nb_func_name(o->set.func), schedules[o->set.params.schedule], r.schedule,
            1e3 * r.seconds[0], 1e3 * best, 1e3 * predicted, 1e3 * ideal(o), 100 * error,
            (unsigned long long)r.messages / (unsigned)o->set.nodes,
            (unsigned long long)r.steps / (unsigned)o->set.nodes, 1e-6 * r.wire, clock_s() - began);
+    if (o->set.sites > 1)
+        printf(o->csv ? ",%.2f" : " %8.2f", 1e-6 * r.crossed);
+    putchar('\n');
     fflush(stdout);
     *worst = fmax(*worst, fabs(error));
     return true;
@@ -316,7 +331,7 @@ static int times(struct options *o)
     if (!o->csv)
         printf("%5s %-14s %-9s %-9s %10s %10s %9s %9s %7s %9s %9s %8s %7s\n", "nodes", "operation",
                "schedule", "taken", "first ms", "ms", "model ms", "ideal ms", "off %", "messages", "rounds",
-               "MB sent", "real s");
+               "MB sent", o->set.sites > 1 ? "real s   MB out" : "real s");
     for (int f = 0; f < NB_FUNC_COUNT; f++) {
         for (int n = 0; n < o->nnodes; n++) {
             for (enum nb_schedule_word s = 0; s < NB_SCHEDULE_COUNT; s++) {
@@ -377,6 +392,8 @@ int main(int argc, char **argv)
                         .schedule = {false, true, true, true},
                         .gbps = 25,
                         .latency = 10,
+                        .sites = 1,
+                        .near = 10,
                         .message = 2,
                         .codec = 100,
                         .bytes = 64 << 20,

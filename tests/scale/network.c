@@ -40,9 +40,37 @@ static void message_free(struct scale_network *w, struct message *m)
     w->spare = &m->link;
 }
 
-static int64_t takes(const struct scale_cluster *cl, size_t len)
+static int64_t takes(double rate, size_t len)
 {
-    return (int64_t)((double)len * 1e9 / cl->set->link);
+    return (int64_t)((double)len * 1e9 / rate);
+}
+
+static int site_of(const struct scale_cluster *cl, int node)
+{
+    return scale_site(cl->set, node);
+}
+
+int64_t scale_latency(const struct scale_cluster *cl, const struct conn *c)
+{
+    return site_of(cl, c->from) == site_of(cl, c->to) ? cl->set->near : cl->set->latency;
+}
+
+/* Return when the message's first byte leaves the sender's site, and set when its last byte does. */
+static int64_t leave(struct scale_cluster *cl, struct message *m)
+{
+    const int site = site_of(cl, m->conn->from);
+    int64_t *free = &cl->network->trunk[site].free, begins = cl->now;
+
+    m->out = cl->now + takes(cl->set->link, m->len);
+    if (site == site_of(cl, m->conn->to))
+        return begins;
+    cl->crossed += m->len;
+    if (cl->set->trunk <= 0)
+        return begins;
+    begins = *free > begins ? *free : begins;
+    *free = begins + takes(cl->set->trunk, m->len);
+    m->out = *free > m->out ? *free : m->out;
+    return begins;
 }
 
 /* The link sends the next message of the connection whose turn it is. */
@@ -66,9 +94,8 @@ static void serve(struct scale_cluster *cl, int node)
         c->queued = false;
     }
     l->busy = true;
-    m->out = cl->now + takes(cl, m->len);
-    sim_queue_put(&cl->queue, cl->now + cl->set->latency, SIM_ARRIVE, -1, m);
-    sim_queue_put(&cl->queue, m->out, SIM_BACK, -1, l);
+    sim_queue_put(&cl->queue, leave(cl, m) + scale_latency(cl, c), SIM_ARRIVE, -1, m);
+    sim_queue_put(&cl->queue, cl->now + takes(cl->set->link, m->len), SIM_BACK, -1, l);
 }
 
 /* Pass a message to the sender's link. */
@@ -91,9 +118,9 @@ void scale_conn_enqueue(struct scale_cluster *cl, struct message *m)
 static void arrive(struct scale_cluster *cl, struct message *m)
 {
     struct link *l = &cl->network->link[m->conn->to];
-    const int64_t last = m->out + cl->set->latency;
+    const int64_t last = m->out + scale_latency(cl, m->conn);
 
-    l->in = (l->in > cl->now ? l->in : cl->now) + takes(cl, m->len);
+    l->in = (l->in > cl->now ? l->in : cl->now) + takes(cl->set->link, m->len);
     if (l->in < last)
         l->in = last;
     sim_queue_put(&cl->queue, l->in, SIM_WORK, -1, m);
@@ -174,6 +201,7 @@ struct scale_network *scale_network_open(struct scale_cluster *cl)
     if (!w)
         abort();
     w->link = scale_zeroed(w, (size_t)cl->set->nodes, sizeof(*w->link));
+    w->trunk = scale_zeroed(w, (size_t)cl->set->sites, sizeof(*w->trunk));
     for (int i = 0; i < cl->set->nodes; i++) {
         w->link[i].cluster = cl;
         w->link[i].turn_end = &w->link[i].turn;
@@ -198,6 +226,7 @@ void scale_network_close(struct scale_network *w)
     free(w->conns.at);
     free(w->listeners.at);
     free(w->link);
+    free(w->trunk);
     free(w);
 }
 

@@ -65,7 +65,12 @@ struct scale_node *scale_node_open(struct scale_cluster *cl, int number)
     n->number = number;
     n->wake = NEVER;
     n->random = (uint64_t)number + 1;
-    ctx->params = &cl->set->params;
+    n->params = cl->set->params;
+    if (cl->set->sites > 1) {
+        snprintf(n->site, sizeof(n->site), "%d", scale_site(cl->set, number));
+        n->params.site = n->site;
+    }
+    ctx->params = &n->params;
     ctx->clock = (struct nb_clock){clock_ns, n};
     ctx->current_gpu = no_gpu;
     ctx->random = random_bytes;

@@ -43,6 +43,9 @@ struct scale_settings {
     int channels;
     double link;         /* bytes a second of a node's link, in each direction */
     int64_t latency;     /* ns, from a node's link to another's */
+    int sites;           /* of as many consecutive nodes each, at least 1. The nodes name them */
+    double trunk;        /* bytes a second that leave a site together. 0: without limit */
+    int64_t near;        /* ns, from a node's link to another's of the same site */
     size_t queue;        /* bytes that a connection takes before they are delivered */
     int64_t message;     /* ns of the engine's thread for each message sent, and each received */
     double gather_ratio; /* coded over plain bytes of an all-gather's deltas */
@@ -51,6 +54,11 @@ struct scale_settings {
     bool early; /* a send is done when taken (TCP), else when it has arrived (RDMA) */
     struct nb_params params;
 };
+
+static inline int scale_site(const struct scale_settings *set, int node)
+{
+    return (int)((int64_t)node * set->sites / set->nodes);
+}
 
 struct scale_cluster {
     const struct scale_settings *set;
@@ -62,6 +70,7 @@ struct scale_cluster {
     int64_t barrier;                 /* when all nodes begin the next operation */
     bool failed;
     uint64_t steps, messages, wire; /* rounds of engines, data messages and their bytes */
+    uint64_t crossed;               /* bytes of all messages that have left their site */
 };
 
 #endif

@@ -83,7 +83,7 @@ static int net_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg
         c = conn_new(n->cluster, n->number, w->listeners.at[h.listener]);
         h.conn = w->conns.n;
         simulated_handle_write(handle, &h);
-        sim_queue_put(&n->cluster->queue, n->cluster->now + 2 * n->cluster->set->latency, SIM_UP, -1, c);
+        sim_queue_put(&n->cluster->queue, n->cluster->now + 2 * scale_latency(n->cluster, c), SIM_UP, -1, c);
         return 0;
     }
     c = scale_conn_at(w, h.conn - 1);

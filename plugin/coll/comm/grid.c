@@ -156,6 +156,10 @@ int nb_grid_of_sites(int nodes, const char (*site)[NB_SITE_BYTES], enum nb_sched
         snprintf(why, cap, "all nodes are at one site (%s)", sites[0].name);
     } else if (!columns) {
         tell_sizes(sites, n, group, why, cap);
+    } else if (schedule == NB_SCHEDULE_AUTO && columns < NB_GRID_SITE) {
+        snprintf(why, cap,
+                 "rows of %d nodes speed up only all-reduces (NIBBLE_SCHEDULE=two-level makes them)",
+                 columns);
     } else {
         struct nb_grid rows = {.rows = nodes / columns, .columns = columns, .sites = n};
 
