@@ -61,16 +61,13 @@
 #define CLEAR_Z 5.0f            /* a clear meeting: it needs no further evidence */
 #define CLEAR_MARGIN 3.0f
 #define CLEAR_D 3.0f
-#define OWNER_AFTER 4u    /* clear meetings with one weight block in a row that make it the buffer's owner */
-#define STRAY_RATE 0.125f /* weight of a clear meeting in the share that met another weight block */
-#define STRAY_MOST 0.1f   /* one such meeting is in doubt for two more, every tenth for ever */
-#define CERTAIN_AFTER 8u  /* clear meetings with one weight block in a row that make a prediction certain */
-#define FAINT_Z 1.25f     /* a meeting below this begins the row anew, unless it turned the change round */
-#define CERTAIN_FOR 16u   /* sums of a prediction without a clear meeting that end its certainty */
-#define MIXED_Z 8.0f      /* a sum that agrees this well with a change moved it */
-#define MIXED_PART 0.4f   /* a sum of the step with less than this part of it moved no weights */
-#define MIXED_RATE 0.3f   /* weight of a step with several sums of the key in the share of mixed steps */
-#define MIXED_MOST 0.5f
+#define OWNER_AFTER 4u     /* clear meetings with one weight block in a row that make it the buffer's owner */
+#define STRAY_RATE 0.125f  /* weight of a clear meeting in the share that met another weight block */
+#define STRAY_MOST 0.1f    /* one such meeting is in doubt for two more, every tenth for ever */
+#define CERTAIN_AFTER 8u   /* clear meetings with one weight block in a row that make a prediction certain */
+#define FAINT_Z 1.25f      /* a meeting below this begins the row anew, unless it turned the change round */
+#define CERTAIN_FOR 16u    /* sums of a prediction without a clear meeting that end its certainty */
+#define REPEATS_LIFE 64u   /* steps after the last one in which several sums of a key came */
 #define LAG_EXPLAINED 0.5f /* share of explained sums from which the other lag is not tried */
 #define LAG_AFTER 8u       /* clear meetings with the other lag's sums since the last one with this lag's */
 #define EXPLAINED_FROM 128u
@@ -118,9 +115,10 @@ struct key {
     int proved;
     int best; /* weight block of the strongest hypothesis, -1: none */
     struct belonging of;
-    float mixed;       /* share of its recent steps in which only some of its sums moved weights */
-    unsigned sums;     /* the key's sums in the step under judgement */
-    float most, least; /* the best and the worst agreement of these sums with any change */
+    int came_for;      /* its strongest hypothesis when a sum came last, */
+    unsigned came_at;  /* and the changes of this weight block until then, plus 1 */
+    uint64_t repeated; /* the last step in which a sum came although its weight block had not changed, plus 1.
+                          0: none */
     struct pair *pair; /* [NB_CAUSAL_WEIGHT_BLOCKS] */
 };
 
@@ -129,7 +127,6 @@ struct sum {
     struct guess *guess; /* the prediction that it was made for, or NULL */
     uint64_t named;      /* name of the prediction. The entry may have another name by now */
     int explained;
-    float most; /* largest z with any weight block */
     struct nb_signs signs;
 };
 
@@ -240,8 +237,8 @@ static int key_of(struct nb_causal *f, uint64_t name)
         return -1;
     clear_key(victim);
     victim->of = nobody;
-    victim->mixed = 0.0f;
-    victim->sums = 0;
+    victim->came_at = 0;
+    victim->repeated = 0;
     victim->name = name;
     victim->used = ++f->now;
     return (int)(victim - f->key);
@@ -613,7 +610,6 @@ static void confront(struct nb_causal *f, unsigned u)
         struct sum *s = sum_at(f, from, i);
         const struct meeting m = meeting_of(&s->signs, &change);
         struct guess *g = guess_of(s);
-        s->most = m.z > s->most ? m.z : s->most;
         if (g && g->of.owner == (int)u)
             confirm(g, m.z, m.d);
         for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
@@ -626,33 +622,23 @@ static void confront(struct nb_causal *f, unsigned u)
     weigh_lag(f, &change, is_clear(&w));
 }
 
-/* Count one of the key's sums of this step. */
-static void gather_sums(struct key *k, float most)
-{
-    k->most = k->sums ? fmaxf(k->most, most) : most;
-    k->least = k->sums ? fminf(k->least, most) : most;
-    k->sums++;
-}
-
-/* Judge the key's step after its last sum. */
-static void judge_sums(struct key *k)
-{
-    if (k->sums > 1)
-        k->mixed += MIXED_RATE * ((float)(k->most > MIXED_Z && k->least < MIXED_PART * k->most) - k->mixed);
-    k->sums = 0;
-}
-
 /* Return 1 when its sums are proved, and clearly moved their weight block on average of late. */
 static int is_clear_key(const struct key *k)
 {
     return k->proved && k->pair[k->best].lately > CLEAR_Z;
 }
 
+/* Return 1 when of late several sums of the key came between two changes of its weight block. */
+static int repeats(const struct nb_causal *f, const struct key *k)
+{
+    return k->repeated && f->step + 1 - k->repeated < REPEATS_LIFE;
+}
+
 /* Return 1 when the proof of its key explains the sum. A place without any word from identity has to be
  * clear. */
-static int explains(const struct sum *s, const struct key *k)
+static int explains(const struct nb_causal *f, const struct sum *s, const struct key *k)
 {
-    return k->mixed <= MIXED_MOST && (s->key[1] >= 0 || s->named ? k->proved : is_clear_key(k));
+    return !repeats(f, k) && (s->key[1] >= 0 || s->named ? k->proved : is_clear_key(k));
 }
 
 /* Judge the sums of a step after all their consequences have come. */
@@ -664,16 +650,10 @@ static void judge(struct nb_causal *f)
         const struct sum *s = sum_at(f, from, i);
         int explained = s->explained;
         for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
-            explained |= s->key[j] >= 0 && explains(s, &f->key[s->key[j]]);
+            explained |= s->key[j] >= 0 && explains(f, s, &f->key[s->key[j]]);
         f->judged++;
         f->explained += fmaxf(EXPLAINED_RATE, 1.0f / (float)f->judged) * ((float)explained - f->explained);
-        for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
-            if (s->key[j] >= 0)
-                gather_sums(&f->key[s->key[j]], s->most);
     }
-    for (unsigned i = 0; i < NB_CAUSAL_BUFFERS; i++)
-        if (f->key[i].sums)
-            judge_sums(&f->key[i]);
 }
 
 /* Begin a step when weights begin to change: the sums since the last change are the cause. */
@@ -699,6 +679,20 @@ unsigned nb_causal_place(struct nb_causal *f)
     return f->place++;
 }
 
+int nb_causal_repeats(struct nb_causal *f, uint64_t name)
+{
+    for (struct key *k = f->key; name && k < f->key + NB_CAUSAL_BUFFERS; k++) {
+        if (k->name != name || k->best < 0)
+            continue;
+        if (k->came_for == k->best && k->came_at == f->weight_block[k->best].changes + 1)
+            k->repeated = f->step + 1;
+        k->came_for = k->best;
+        k->came_at = f->weight_block[k->best].changes + 1;
+        return repeats(f, k);
+    }
+    return 0;
+}
+
 void nb_causal_sum(struct nb_causal *f, const uint64_t names[NB_CAUSAL_NAMES], const struct nb_signs *signs)
 {
     struct sum *s;
@@ -716,7 +710,6 @@ void nb_causal_sum(struct nb_causal *f, const uint64_t names[NB_CAUSAL_NAMES], c
     s->named = names[NB_CAUSAL_GUESS];
     s->guess = note_guess(f, s->named);
     s->explained = 0;
-    s->most = 0.0f;
     s->signs = *signs;
     f->sums[SINCE]++;
 }
@@ -767,13 +760,6 @@ int nb_causal_certain(const struct nb_causal *f, uint64_t guess)
         if (g->name == guess)
             return g->of.moved == g->of.owner && g->of.in_a_row >= CERTAIN_AFTER && g->silent <= CERTAIN_FOR;
     return 0;
-}
-
-int nb_causal_mixed(const struct nb_causal *f, uint64_t key)
-{
-    const struct key *k = find_key(f, key);
-
-    return k && k->mixed > MIXED_MOST;
 }
 
 unsigned nb_causal_weight_blocks(const struct nb_causal *f)

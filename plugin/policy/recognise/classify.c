@@ -22,10 +22,9 @@
 #define MET 8u           /* steps after which the evidence on a buffer counts more than its place */
 #define EXPLAINED 0.995f /* share of a field's sums from which its unproved sums may be coded, too */
 #define USUAL_FROM 4u    /* steps in a row from which memory is usual */
-#define SIZE_FACTOR 3.0f /* log2, between a sum and the sums of its signature before */
+#define SIZE_FACTOR 3.0f /* log2, between a sum and the sums of its buffer before */
 #define SIZE_RATE 0.002f /* a sum, at which the range of sizes narrows */
 #define ODD_SIZES 16u    /* sums in a row outside the range until it begins anew */
-#define FREE_SIZES 64u   /* sums that then may have any size */
 #define TIMES_TOLD 3u    /* log lines of each reason and signature: its buffers may differ at every call */
 
 const char *nb_class_reason_text(enum nb_class_reason reason)
@@ -307,27 +306,23 @@ static int is_usual_memory(struct nb_class_key *k, uint64_t step)
     return k->streak >= USUAL_FROM;
 }
 
-/* Note the size of a sum. Return 1 when it is within SIZE_FACTOR of the signature's earlier ones, or unknown.
- * The range grows freely while nothing is coded yet (`early`), and narrows slowly. It grows freely again when
- * all sums of late were outside, as after a change of the loss scale. */
-static int is_usual_size(struct nb_class_sig *s, float size, int early)
+/* Note the size of a sum. Return 1 when it is within SIZE_FACTOR of the earlier ones, or unknown. The range
+ * narrows slowly. It begins anew when all sums of late were outside, as after a change of the loss scale. */
+static int is_usual_size(struct nb_sizes *s, float size)
 {
     const float log = size > 0 ? log2f(size) : 0;
 
     if (size == 0)
         return 1;
-    if (s->sizes && (log < s->smallest - SIZE_FACTOR || log > s->largest + SIZE_FACTOR) && !early &&
-        !s->free_sizes) {
-        if (++s->odd_sizes <= ODD_SIZES)
+    if (s->known && (log < s->smallest - SIZE_FACTOR || log > s->largest + SIZE_FACTOR)) {
+        if (++s->odd <= ODD_SIZES)
             return 0;
-        s->sizes = 0;
-        s->free_sizes = FREE_SIZES;
+        s->known = 0;
     }
-    s->odd_sizes = 0;
-    s->free_sizes -= s->free_sizes > 0;
-    s->smallest = !s->sizes || log < s->smallest ? log : s->smallest + SIZE_RATE * (log - s->smallest);
-    s->largest = !s->sizes || log > s->largest ? log : s->largest + SIZE_RATE * (log - s->largest);
-    s->sizes = 1;
+    s->odd = 0;
+    s->smallest = !s->known || log < s->smallest ? log : s->smallest + SIZE_RATE * (log - s->smallest);
+    s->largest = !s->known || log > s->largest ? log : s->largest + SIZE_RATE * (log - s->largest);
+    s->known = 1;
     return 1;
 }
 
@@ -341,21 +336,21 @@ static int is_usual_size(struct nb_class_sig *s, float size, int early)
  * gradients usually come from, and does not contradict a prediction that has come true of late. A place
  * without any word from identity has to move its weight block clearly. */
 static int moves(const struct nb_class_op *op, const struct nb_causal *field,
-                 const uint64_t key[NB_CAUSAL_NAMES], int usual_memory, int usual_size)
+                 const uint64_t key[NB_CAUSAL_NAMES], int repeats, int usual_memory, int usual_size)
 {
     const int certain = key[NB_CAUSAL_GUESS] && nb_causal_certain(field, key[NB_CAUSAL_GUESS]);
 
     if (!usual_size)
         return 0;
+    if (repeats) /* only the place in the step tells these sums apart */
+        return usual_memory && nb_causal_proved(field, key[0]);
     if (!op->found && key[1]) {
-        if (nb_causal_mixed(field, key[1])) /* only the place in the step tells these sums apart */
-            return nb_causal_proved(field, key[0]);
         if (nb_causal_state(field, key[1]).steps >= MET)
             return (usual_memory || certain) && (nb_causal_proved(field, key[1]) || place_agrees(field, key));
     }
     if (!usual_memory)
         return 0;
-    if (op->unlike && certain)
+    if (op->unlike)
         return 0;
     if (nb_causal_explained(field) >= EXPLAINED)
         return 1;
@@ -369,13 +364,16 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_
     if (s->func == NB_FUNC_REDUCE_SCATTER) {
         struct nb_class_key *k = nb_class_key_of(c, s->own, op->send);
         const int usual_memory = is_usual_memory(k, m->weight_steps + 1);
-        const int usual_size = is_usual_size(s, size, m->weight_steps < c->warmup);
         struct nb_causal *field =
             op->blind || !op->nranks ? NULL : nb_field_get(&c->fields, op->comm, op->count / op->nranks, 1);
-        if (field)
+        if (field) {
+            int repeats;
             name_keys(op, field, key);
-        if (field && moves(op, field, key, usual_memory, usual_size))
-            return NB_WHY_MOVES;
+            repeats = nb_causal_repeats(field, key[1]);
+            k = nb_class_key_of(c, s->own, key[NB_CAUSAL_GUESS] && !repeats ? key[NB_CAUSAL_GUESS] : key[0]);
+            if (moves(op, field, key, repeats, usual_memory, is_usual_size(&k->sizes, size)))
+                return NB_WHY_MOVES;
+        }
         if (op->blind || (field && nb_causal_weight_blocks(field)))
             return NB_WHY_YOUNG;
         if (m->scatter_adds_up >= SUM_STEPS)

@@ -140,6 +140,11 @@ unsigned nb_causal_positions(const struct nb_causal *field);
  * the order of operations. */
 unsigned nb_causal_place(struct nb_causal *field);
 
+/* Note that a sum of this buffer is decided on, in the order of operations. Return 1 when this one or another
+ * one of late came although the buffer's weight block had not changed since the sum before, as in a second
+ * backward pass. Then a proof of the buffer may hold for some of its sums only. */
+int nb_causal_repeats(struct nb_causal *field, uint64_t name);
+
 /* Note a delivered sum, in the order of operations. A name of 0 is absent. */
 void nb_causal_sum(struct nb_causal *field, const uint64_t names[NB_CAUSAL_NAMES],
                    const struct nb_signs *signs);
@@ -158,9 +163,6 @@ int nb_causal_shared(const struct nb_causal *field, uint64_t key);
 /* Return 1 when the sums for which identity predicted this buffer of late clearly moved one weight block and
  * only that one. Then the prediction comes true, whatever their content. */
 int nb_causal_certain(const struct nb_causal *field, uint64_t guess);
-/* Return 1 when of late several sums of a step had this key, and some clearly moved weights and some did not.
- * Then a proof of the key holds for some of them only. */
-int nb_causal_mixed(const struct nb_causal *field, uint64_t key);
 /* Return the number of weight blocks that have changed at least twice. At 0 a proof is impossible. */
 unsigned nb_causal_weight_blocks(const struct nb_causal *field);
 /* The strongest hypothesis of a key, for reports and tests. The numbers are 0 without one. */
@@ -209,13 +211,22 @@ struct nb_causal *nb_field_of_bytes(struct nb_fields *fields, uint64_t comm, ncc
 #define COMMS 128u
 #define RECENT_RS 16u
 
-struct nb_class_key { /* memory that a signature's sums come from */
+/* The usual sizes of some sums. */
+struct nb_sizes {
+    float smallest, largest; /* log2 of their usual rms */
+    uint32_t odd;            /* sums in a row outside this range */
+    int known;               /* 1: there is a range */
+};
+
+struct
+    nb_class_key { /* memory that a signature's sums come from, a predicted buffer, or a place in the step */
     uint32_t sig, chain;
-    uint64_t send;
-    uint64_t step;   /* of a reduce-scatter: the last step in which it came, */
-    uint32_t streak; /* and the steps in a row before that one */
-    uint64_t round;  /* round of its communicator. UINT64_MAX: none yet */
-    int linked;      /* 1: a reduce-scatter just before has its result there */
+    uint64_t send;         /* its address, or the name of the buffer or place */
+    struct nb_sizes sizes; /* of a buffer or place */
+    uint64_t step;         /* of a reduce-scatter: the last step in which it came, */
+    uint32_t streak;       /* and the steps in a row before that one */
+    uint64_t round;        /* round of its communicator. UINT64_MAX: none yet */
+    int linked;            /* 1: a reduce-scatter just before has its result there */
     int taken;
 };
 
@@ -258,11 +269,7 @@ struct nb_class_sig {
     int weights;                              /* gather: 1 when it behaves like weights */
     unsigned char told[NB_WHY_COUNT];         /* log lines with each reason */
     struct nb_content content;
-    float smallest, largest; /* log2 of the usual rms of its sums */
-    uint32_t odd_sizes;      /* sums in a row outside this range */
-    uint32_t sizes;          /* sums that made it */
-    uint32_t free_sizes;     /* sums from now that may have any size */
-    int bucket;              /* all-reduces that DDP's reducer calls */
+    int bucket; /* all-reduces that DDP's reducer calls */
     enum nb_class_kind kind;
     enum nb_class_reason reason, evidence;
     struct nb_book book;
