@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""DiLoCo with coded outer steps, in one process: does the model learn, how far off is the outer update, how many bytes.
+"""DiLoCo with coded outer steps, in one process: loss, error of the outer update, bytes.
 
     PYTHONPATH=python NB_CODEC=build/.libs/libnibble-codec.so tools/bench/outer.py
 
-Every node trains its copy of a small transformer with AdamW, and after every H steps the nodes sum their movements, one
-all-reduce for each parameter, through the emulated plugin. It knows of the sums only what NIBBLE_GRAD says. The outer
-optimizer is SGD with Nesterov's momentum. Beside each coded run a second momentum gets the exact mean of the same
-movements: 1 - cos is the angle between the two updates, over the second half of the outer steps.
+Every node trains its copy of a small transformer with AdamW. After every --inner steps the nodes sum their
+movements, one all-reduce for each parameter, through the emulated plugin, which knows of the sums only what
+NIBBLE_GRAD says. The outer optimizer is SGD with Nesterov's momentum. Beside each coded run a second momentum
+gets the exact mean of the same movements. 1 - cos comes from the angle between the two updates, as a mean
+over the second half of the outer steps.
 """
 import argparse
 import sys
@@ -21,7 +22,11 @@ from nibble_codec.example import Transformer, batch_of, loss_of, text
 
 LEAST = 1024  # values of a sum that is coded: matrices, and not the vectors of norms and biases
 LINE = {"GRAD": f"all_reduce:float32:{LEAST}-1000000000000", "WARMUP_STEPS": 0, "MIN_BYTES": 0}
-RUNS = {"exact": {"AR": "raw"}, "coded, no feedback": {"AR": "int4", "EF": "off"}, "coded, feedback": {"AR": "int4"}}
+RUNS = {
+    "exact": {"AR": "raw"},
+    "coded, no feedback": {"AR": "int4", "EF": "off"},
+    "coded, feedback": {"AR": "int4"},
+}
 
 
 class Outer:
@@ -52,16 +57,15 @@ def run(options, data, seed, settings):
                     for p, s in zip(model.parameters(), synced):
                         p.copy_(s)
                 for k in range(options.inner):
-                    loss = loss_of(model, batch_of(data, (seed * options.outer + step) * options.inner + k, node,
-                                                   options.batch, 64))
+                    number = (seed * options.outer + step) * options.inner + k
+                    loss = loss_of(model, batch_of(data, number, node, options.batch, 64))
                     inner[node].zero_grad()
                     loss.backward()
                     inner[node].step()
                 for m, p, s in zip(moves, model.parameters(), synced):
                     m.append(s - p.detach())
-            means = [cluster.all_reduce([m.reshape(-1) for m in move], buffer=NOBODY)[0].view_as(s) / options.nodes
-                     for move, s in zip(moves, synced)]
-            update = outer.update(means)
+            sums = [cluster.all_reduce([m.reshape(-1) for m in move], buffer=NOBODY)[0] for move in moves]
+            update = outer.update([a.view_as(s) / options.nodes for a, s in zip(sums, synced)])
             ideal = exact.update([(sum(m.double() for m in move) / options.nodes).float() for move in moves])
             a = torch.cat([u.reshape(-1) for u in update]).double()
             b = torch.cat([u.reshape(-1) for u in ideal]).double()
@@ -79,7 +83,8 @@ def run(options, data, seed, settings):
 
 def main():
     parser = argparse.ArgumentParser(description="DiLoCo on a small model, exact and coded")
-    for name, value in (("nodes", 4), ("outer", 30), ("inner", 20), ("width", 48), ("layers", 2), ("batch", 8), ("seeds", 2)):
+    defaults = {"nodes": 4, "outer": 30, "inner": 20, "width": 48, "layers": 2, "batch": 8, "seeds": 2}
+    for name, value in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--rate", type=float, default=1e-3)
     options = parser.parse_args()
