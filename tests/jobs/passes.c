@@ -79,8 +79,8 @@ static void train(struct fsdp *f)
 
 /* ---- two gradients a step ------------------------------------------------------------------------------ */
 
-/* Move all weights by `by` along the summed gradients, scaled to a norm of 1 in each unit (`scaled`), and clear
- * these. Save the weights before. */
+/* Move all weights by `by` along the summed gradients, scaled to a norm of 1 in each unit (`scaled`),
+ * and clear these. Save the weights before. */
 static void move_along(struct model *m, float **before, float by, int scaled)
 {
     for (int i = 0; i < m->units; i++) {
@@ -188,8 +188,8 @@ static void masters_instead(struct job *job)
     }
 }
 
-/* Evaluate for five batches in every 50th step. Each sums logits of as many values as a unit has, in memory that
- * the weights and gradients have used. */
+/* Evaluate for five batches in every 50th step. Each sums logits of as many values as a unit has, in
+ * memory that the weights and gradients have used. */
 static void evaluation_sums(struct job *job)
 {
     struct fsdp f = sharded(job, ncclFloat32);
@@ -216,8 +216,9 @@ static void evaluation_sums(struct job *job)
 
 /* ---- several models and adapters ----------------------------------------------------------------------- */
 
-/* PPO: every fourth step begins with a rollout, which only gathers: the actor generates three times, and a frozen
- * reference and the critic judge. Each step trains actor and critic. Advantages are summed by a script. */
+/* PPO: every fourth step begins with a rollout, which only gathers: the actor generates three times, and
+ * a frozen reference and the critic judge. Each step trains actor and critic. Advantages are summed by a
+ * script. */
 static void ppo(struct job *job, size_t critic_n)
 {
     struct comm *world = comm_between(job, NULL);
@@ -300,8 +301,8 @@ static void perturbed(struct job *job, int inner, ncclDataType_t grad)
 JOB(perturbed_inputs, perturbed(job, 3, ncclFloat32))
 JOB(perturbed_inputs_bf16, perturbed(job, 5, ncclBfloat16))
 
-/* SOAP: sum products of gradients in each step, and gather the bases that follow from their average by a step of
- * power iteration every few steps. The products have a unit's size and the gradients' type. */
+/* SOAP: sum products of gradients in each step, and gather the bases that follow from their average by a
+ * step of power iteration every few steps. The products have a unit's size and the gradients' type. */
 #define SIDE 16u
 static void next_basis(const float *a, float *q)
 {
@@ -363,8 +364,9 @@ static void soap(struct job *job, int every)
 }
 JOB(soap_bases, soap(job, 2))
 
-/* A codebook of a unit's size: sum the vectors that fell to each code word, and gather the words, which follow
- * their averages. differences: sum the distances from the words instead. That is the gradient of k-means. */
+/* A codebook of a unit's size: sum the vectors that fell to each code word, and gather the words, which
+ * follow their averages. differences: sum the distances from the words instead. That is the gradient of
+ * k-means. */
 static void codebook(struct job *job, int differences)
 {
     struct fsdp f = sharded(job, ncclFloat32);
@@ -401,9 +403,10 @@ JOB(codebook_differences, codebook(job, 1))
 
 /* ---- activations of the gradients' type and size ------------------------------------------------------- */
 
-/* Between the units of both passes: gather keys and values of all positions, and in the backward pass sum their
- * gradients. `sizes`: as many tokens as came to the experts of this step, from an eighth of a unit to twice it.
- * forward: the combined outputs are summed, too, and the logits of a teacher at the end. */
+/* Between the units of both passes: gather keys and values of all positions, and in the backward pass
+ * sum their gradients. `sizes`: as many tokens as came to the experts of this step, from an eighth of a
+ * unit to twice it. forward: the combined outputs are summed, too, and the logits of a teacher at the
+ * end. */
 static void between_units(struct job *job, int sizes, int forward, ncclDataType_t type)
 {
     struct fsdp f = sharded(job, type);
@@ -471,7 +474,8 @@ static void batch_ramp(struct job *job)
     }
 }
 
-/* Gather masters and both moments for a checkpoint between forward and backward pass of every seventh step. */
+/* Gather masters and both moments for a checkpoint between forward and backward pass of every seventh
+ * step. */
 static void checkpoint_inside(struct job *job)
 {
     struct fsdp f = sharded(job, ncclFloat32);

@@ -21,9 +21,11 @@ trap 'rm -rf "$here"' EXIT
 "$scale" --nodes 2,4,8 --bytes 512M --gbps 10 --latency-us 35000 --chunk 512K --ops reduce_scatter --schedules direct,two-hop --tolerance 15
 "$scale" --nodes 2,4,8 --bytes 512M --gbps 10 --latency-us 35000 --chunk 512K --ops all_reduce --schedules direct --tolerance 5
 # On a grid, too: a node that waits for other rows sums for them meanwhile.
-"$scale" --nodes 4,8 --bytes 256M --gbps 10 --latency-us 10000 --rtt-us 20000 --buffer 64M --ops all_reduce --schedules two-level --tolerance 20
+"$scale" --nodes 4,8 --bytes 256M --gbps 10 --latency-us 10000 --rtt-us 20000 --buffer 64M \
+    --ops all_reduce --schedules two-level --tolerance 20
 # Two sites of four nodes behind a trunk of a node's rate. Rows within sites send less than half as much out.
-"$scale" --nodes 8 --sites 2 --bytes 64M --gbps 10 --trunk-gbps 10 --latency-us 10000 --rtt-us 20000 --buffer 64M \
+"$scale" --nodes 8 --sites 2 --bytes 64M --gbps 10 --trunk-gbps 10 --latency-us 10000 --rtt-us 20000 \
+    --buffer 64M \
     --schedules auto,direct --csv | tee "$here/sites"
 awk -F, '{ ms[$2, $3] = $6; out[$2, $3] = $14; rows++ }
     END {
