@@ -3,8 +3,8 @@
  * The network of nibble-scale, as a transport. Each node has one link, with a rate in each direction. Its
  * connections take turns on it, message by message. The receiver's link serves messages in the order of
  * arrival. A message passes both links at the same time, later by the latency, where no other message is in
- * the way. Messages from one site to another also pass the sender's site's trunk, in the order in which nodes'
- * links begin to send them. A connection accepts a limited number of bytes before they are delivered.
+ * the way. Messages from one site to another also pass the sender's site's trunk, in the order in which
+ * nodes' links begin to send them. A connection accepts a limited number of bytes before they are delivered.
  */
 #ifndef NIBBLE_TESTS_SCALE_NETWORK_H
 #define NIBBLE_TESTS_SCALE_NETWORK_H

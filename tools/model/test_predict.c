@@ -128,8 +128,8 @@ START_TEST(latency_only)
 }
 END_TEST
 
-/* Two-level all-reduces: four hops come in any case, in each of NCCL's turns. Two rows finish the 256 segments
- * of a column by turns, as many at a time as a row has credits, and each time costs a hop. nibble-scale finds
+/* Two-level all-reduces: four hops come in any case, in each of NCCL's turns. Two rows finish the 256
+ * segments of a column by turns, as many as a row has credits, and each turn costs a hop. nibble-scale finds
  * 32, 35 and 4 ms. A single finisher for a column waits for no other. */
 START_TEST(latency_of_turns)
 {

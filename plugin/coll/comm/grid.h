@@ -30,8 +30,8 @@
 #define NB_GRID_MOST 128
 /* From this number of nodes on NIBBLE_SCHEDULE=auto makes a grid. */
 #define NB_GRID_NODES 32
-/* Nodes of a row from which on NIBBLE_SCHEDULE=auto follows sites. With two nodes reduce-scatters send as many
- * bytes between sites as without a grid, and one way after the other (docs/performance.md). */
+/* Nodes of a row from which on NIBBLE_SCHEDULE=auto follows sites. With two nodes reduce-scatters send as
+ * many bytes between sites as without a grid, and one way after the other (docs/performance.md). */
 #define NB_GRID_SITE 3
 
 struct nb_grid {
@@ -49,9 +49,9 @@ struct nb_grid nb_grid_choose(int nodes, enum nb_schedule_word schedule, int64_t
 
 /* Make the grid of nodes that name their sites: site[nodes] in order of ranks, "" for a node without a name.
  * A row has `group` nodes, or with 0 as many as possible. Their number divides the number of nodes of every
- * site, and is NB_GRID_SITE at least with NB_SCHEDULE_AUTO. Where names make no rows, *grid is as nb_grid_choose says, and `why` tells the reason. It is "" where
- * no node has a name. The grid depends only on the arguments, as above. Return 0, or -ENOMEM with *grid as
- * nb_grid_choose says. */
+ * site, and is NB_GRID_SITE at least with NB_SCHEDULE_AUTO. Where names make no rows, *grid is as
+ * nb_grid_choose says, and `why` tells the reason. It is "" where no node has a name. The grid depends only
+ * on the arguments, as above. Return 0, or -ENOMEM with *grid as nb_grid_choose says. */
 int nb_grid_of_sites(int nodes, const char (*site)[NB_SITE_BYTES], enum nb_schedule_word schedule,
                      int64_t group, struct nb_grid *grid, char *why, size_t cap);
 /* Free the arrays of a grid, which stays valid as a grid of consecutive ranks. */

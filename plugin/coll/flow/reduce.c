@@ -7,9 +7,9 @@
  *  - of two hops is coded for its owner,
  *  - of a row (two levels) is coded for the node that finishes it.
  *
- * A finisher on a grid waits for the sums of other rows, while these rows wait for sums of its own row. If both
- * kept the order of segments, each segment would take the time of a message along a column. So a segment whose
- * row has contributed is parked until its column has, and the node sums for other rows meanwhile.
+ * A finisher on a grid waits for the sums of other rows, while these rows wait for sums of its own row. If
+ * both kept the order of segments, each segment would take the time of a message along a column. So a segment
+ * whose row has contributed is parked until its column has, and the node sums for other rows meanwhile.
  */
 #include <errno.h>
 #include <stdlib.h>

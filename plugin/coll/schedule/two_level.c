@@ -29,10 +29,10 @@
  *
  *     CONTRIB of the row -> CONTRIB of the column -> RESULT of the column -> RESULT of the row
  *
- * A finisher parks the values of its row until its column's sums come (flow/reduce.c). They keep their buffers,
- * as if they were still in their rings. Each class carries messages in the order of windows. No message in a ring waits for a later class of this
- * chain or, within its ring, for a newer window. So the oldest unfinished segment of the group can always go
- * on, and no two nodes deadlock.
+ * A finisher parks the values of its row until its column's sums come (flow/reduce.c). They keep their
+ * buffers, as if they were still in their rings. Each class carries messages in the order of windows. No
+ * message in a ring waits for a later class of this chain or, within its ring, for a newer window. So the
+ * oldest unfinished segment of the group can always go on, and no two nodes deadlock.
  *
  * The node that codes a segment carries the code's error, at the segment's place. Each node codes a segment
  * at most once.
