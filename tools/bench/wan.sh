@@ -1,14 +1,17 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # nibble between distant hosts: nibble-perf, coded and raw, beside iperf3 with as many streams, over a path in
-# user space (relay.c) with a round trip, a rate, a queue and losses. Hosts are network namespaces.
+# user space (relay.c) with a round trip, a rate, a queue, losses, jitter and frames out of order. Hosts are
+# network namespaces.
 #
-#   wan.sh [-s "MBPS..."] [-d "RTT_MS..."] [-l "LOSS_PERCENT..."] [-n STREAMS] [-b BYTES] [-C CONTROL]
-#          [-p PERCENT] [-t SECONDS] [-x SECONDS]
+#   wan.sh [-s "MBPS..."] [-d "RTT_MS..."] [-l "LOSS_PERCENT..."] [-j JITTER_MS] [-r PERCENT] [-n STREAMS]
+#          [-b BYTES] [-C CONTROL] [-p PERCENT] [-t SECONDS] [-x SECONDS]
 #
 #   -s  rates of each host's link (default "200")
 #   -d  round trips (default "20 70")
 #   -l  losses of frames of 1500 bytes (default "0 0.1")
+#   -j  the delay of each direction varies by up to so much, in order (default 0)
+#   -r  frames of 100 that come a quarter of their delay late, out of order (default 0)
 #   -n  sockets of a connection, and streams of iperf3 (default 4)
 #   -b  bytes of the all-reduce (default 64M)
 #   -C  control of congestion of both (default: the system's)
@@ -32,11 +35,15 @@ control=
 pace=92
 seconds=8
 outage=0
-while getopts s:d:l:n:b:C:p:t:x: option; do
+jitter=0
+late=0
+while getopts s:d:l:j:r:n:b:C:p:t:x: option; do
     case $option in
     s) rates=$OPTARG ;;
     d) trips=$OPTARG ;;
     l) losses=$OPTARG ;;
+    j) jitter=$OPTARG ;;
+    r) late=$OPTARG ;;
     n) streams=$OPTARG ;;
     b) bytes=$OPTARG ;;
     C) control=$OPTARG ;;
@@ -67,7 +74,9 @@ path() {
     exec 9<>"$tmp/end"
     queue=$(awk -v r="$1" -v d="$2" 'BEGIN { q = r * 125 * d; if (q < 262144) q = 262144; print q }')
     : >"$tmp/ready"
-    "$tmp/relay" 2 "$1" $(($2 * 500)) "$queue" "$3" 2000 $((outage * 1000)) <"$tmp/end" >"$tmp/ready" 9>&- &
+    varies=$(awk -v j="$jitter" 'BEGIN { print 1000 * j }')
+    "$tmp/relay" 2 "$1" $(($2 * 500)) "$varies" "$queue" "$3" "$late" 2000 $((outage * 1000)) \
+        <"$tmp/end" >"$tmp/ready" 9>&- &
     relay=$!
     while ! grep -q ready "$tmp/ready"; do
         kill -0 $relay 2>/dev/null || links_skip "no TAP interface can be made here"
