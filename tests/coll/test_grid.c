@@ -57,12 +57,23 @@ START_TEST(which_grid)
         {1000, NB_SCHEDULE_AUTO, 2, 1, 1000},
         {2, NB_SCHEDULE_AUTO, 0, 1, 2},
     };
+    char why[160];
 
     for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
         struct nb_grid g = nb_grid_choose(want[i].nodes, want[i].schedule, want[i].group);
         ck_assert_msg(g.rows == want[i].rows && g.columns == want[i].columns, "%d nodes: %d x %d",
                       want[i].nodes, g.rows, g.columns);
+        nb_grid_why_not(want[i].nodes, want[i].schedule, want[i].group, why, sizeof(why));
+        ck_assert_msg(!why[0] == (g.rows > 1), "%d nodes: \"%s\"", want[i].nodes, why);
     }
+    nb_grid_why_not(4, NB_SCHEDULE_AUTO, 3, why, sizeof(why));
+    ck_assert_str_eq(why, "NIBBLE_GROUP=3 does not divide 4");
+    nb_grid_why_not(4, NB_SCHEDULE_AUTO, 2, why, sizeof(why));
+    ck_assert_str_eq(why, "NIBBLE_SCHEDULE=auto makes one from 32 nodes on");
+    nb_grid_why_not(1000, NB_SCHEDULE_AUTO, 2, why, sizeof(why));
+    ck_assert_str_eq(why, "NIBBLE_GROUP=2 is out of range (2 to 128 nodes, 2 to 128 rows)");
+    nb_grid_why_not(61, NB_SCHEDULE_AUTO, 0, why, sizeof(why));
+    ck_assert_str_eq(why, "61 has no divisor that can be a row (2 to 128 nodes, 2 to 128 rows)");
     for (int n = 2; n <= NB_MAX_NODES; n++) {
         struct nb_grid g = nb_grid_choose(n, NB_SCHEDULE_TWO_LEVEL, 0);
         ck_assert_int_eq(g.rows * g.columns, n);

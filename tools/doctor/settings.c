@@ -12,6 +12,7 @@
 #include "abi/settings.h"
 #include "base/params.h"
 #include "base/version.h"
+#include "coll/comm/grid.h"
 #include "doctor.h"
 #include "nibble/nccl_profiler.h"
 #include "nibble/nccl_tuner.h"
@@ -24,6 +25,29 @@ static void without_effect(void *arg, const struct nb_param_view *view)
     if (!view->is_default && why)
         say(&d->report, STATUS_WARNING, "settings", "unset one of the two", "%s=%s has no effect: %s",
             view->name, view->value, why);
+}
+
+/* A job would log this among many lines and go on. */
+static void check_grid(struct doctor *d)
+{
+    const struct nb_params *p = d->params;
+    const int nodes = d->options.nodes;
+    const bool two_level = p->schedule == NB_SCHEDULE_TWO_LEVEL;
+    char why[160], asked[32];
+
+    if (nodes < 2 || (!two_level && (p->schedule != NB_SCHEDULE_AUTO || !p->group)))
+        return; /* without_effect reports NIBBLE_GROUP beside another schedule */
+    /* With sites NIBBLE_SCHEDULE=auto makes a grid of fewer nodes, too. */
+    nb_grid_why_not(nodes, p->site[0] ? NB_SCHEDULE_TWO_LEVEL : p->schedule, p->group, why, sizeof(why));
+    if (!why[0])
+        return;
+    if (p->group)
+        snprintf(asked, sizeof(asked), "NIBBLE_GROUP=%lld", (long long)p->group);
+    else
+        snprintf(asked, sizeof(asked), "NIBBLE_SCHEDULE=two-level");
+    say(&d->report, STATUS_WARNING, "settings",
+        "NIBBLE_GROUP: a divisor of the number of nodes; with few nodes NIBBLE_SCHEDULE=two-level, too",
+        "%s: no grid of %d nodes, all are connected with each other: %s", asked, nodes, why);
 }
 
 /* A job would log this once and go on. */
@@ -83,6 +107,7 @@ void check_settings(struct doctor *d)
             "correct or unset it on all nodes (nibble-info --all shows what there is)", "%s", line);
     }
     nb_params_each(d->params, without_effect, d);
+    check_grid(d);
     nb_params_describe(d->params, settings, sizeof(settings));
     if (!d->params->enable)
         say(&d->report, STATUS_WARNING, "settings", "unset NIBBLE_ENABLE",

@@ -102,6 +102,11 @@ mkdir -p "$tmp/machine/proc/sys/net/ipv4"
 # Where only FP32 is coded, that is no success. The settings count in the size from which on, and before --gbps.
 (export NIBBLE_LINK_MBPS=25000 NIBBLE_CODEC_VARIANT=avx2 NIBBLE_HOST_THREADS=0 NIBBLE_MIN_BYTES=16777216; look --nodes 4 --gbps 1
     say warning 'reduce-scatter: BF16 and FP16 raw: .*, FP32 coded from 16 MiB on'; exit $failed) || failed=1
+(export NIBBLE_GROUP=3; look --nodes 4
+    say warning 'NIBBLE_GROUP=3: no grid of 4 nodes, all are connected .*: NIBBLE_GROUP=3 does not divide 4'
+    export NIBBLE_GROUP=2; look --nodes 4; say warning 'NIBBLE_SCHEDULE=auto makes one from 32 nodes on'
+    export NIBBLE_SCHEDULE=two-level; look --nodes 4
+    ! grep 'no grid' "$tmp/out" || fail 'two rows of two nodes, and no grid'; exit $failed) || failed=1
 variable NIBBLE_METRICS_PERIOD 5 warning 'NIBBLE_METRICS_PERIOD=5 has no effect'
 variable NIBBLE_SPIN_US 5 warning 'NIBBLE_SPIN_US is gone'
 variable NIBBLE_METRICS "$tmp/absent" warning 'absent: nothing will be written there: No such file or directory'

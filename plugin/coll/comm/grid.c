@@ -47,6 +47,26 @@ struct nb_grid nb_grid_choose(int nodes, enum nb_schedule_word schedule, int64_t
     return best ? (struct nb_grid){.rows = nodes / best, .columns = best} : mesh;
 }
 
+void nb_grid_why_not(int nodes, enum nb_schedule_word schedule, int64_t group, char *why, size_t cap)
+{
+    const struct nb_grid g = nb_grid_choose(nodes, schedule, group);
+
+    if (g.rows > 1)
+        *why = '\0';
+    else if (schedule != NB_SCHEDULE_TWO_LEVEL && schedule != NB_SCHEDULE_AUTO)
+        snprintf(why, cap, "NIBBLE_GROUP has no effect with NIBBLE_SCHEDULE=%s", nb_schedule_words[schedule]);
+    else if (group && nodes % group)
+        snprintf(why, cap, "NIBBLE_GROUP=%lld does not divide %d", (long long)group, nodes);
+    else if (group && !possible(nodes, group))
+        snprintf(why, cap, "NIBBLE_GROUP=%lld is out of range (2 to %d nodes, 2 to %d rows)",
+                 (long long)group, NB_GRID_MOST, NB_GRID_MOST);
+    else if (schedule == NB_SCHEDULE_AUTO && nodes < NB_GRID_NODES)
+        snprintf(why, cap, "NIBBLE_SCHEDULE=auto makes one from %d nodes on", NB_GRID_NODES);
+    else
+        snprintf(why, cap, "%d has no divisor that can be a row (2 to %d nodes, 2 to %d rows)", nodes,
+                 NB_GRID_MOST, NB_GRID_MOST);
+}
+
 /* ---- sites ------------------------------------------------------------------------------------------- */
 
 struct site {

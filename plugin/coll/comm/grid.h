@@ -47,6 +47,9 @@ struct nb_grid {
  * arguments, so it is the same on all nodes. */
 struct nb_grid nb_grid_choose(int nodes, enum nb_schedule_word schedule, int64_t group);
 
+/* Write why nb_grid_choose makes no grid of these arguments, or "" where it makes one. */
+void nb_grid_why_not(int nodes, enum nb_schedule_word schedule, int64_t group, char *why, size_t cap);
+
 /* Make the grid of nodes that name their sites: site[nodes] in order of ranks, "" for a node without a name.
  * A row has `group` nodes, or with 0 as many as possible. Their number divides the number of nodes of every
  * site, and is NB_GRID_SITE at least with NB_SCHEDULE_AUTO. Where names make no rows, *grid is as

@@ -182,23 +182,12 @@ static void try_locally(struct nb_mesh *m, uint32_t order)
 }
 
 /* Log why the nodes form a full mesh although a setting asks for a grid. */
-static void explain_mesh(const struct nb_coll_comm *comm, const char *schedule)
+static void explain_mesh(const struct nb_coll_comm *comm)
 {
     const struct nb_params *p = comm->ctx->params;
     char why[160];
 
-    if (p->schedule != NB_SCHEDULE_TWO_LEVEL && p->schedule != NB_SCHEDULE_AUTO)
-        snprintf(why, sizeof(why), "NIBBLE_GROUP has no effect with NIBBLE_SCHEDULE=%s", schedule);
-    else if (p->schedule == NB_SCHEDULE_AUTO && comm->nnodes < NB_GRID_NODES)
-        snprintf(why, sizeof(why), "NIBBLE_SCHEDULE=auto makes one from %d nodes on", NB_GRID_NODES);
-    else if (!p->group)
-        snprintf(why, sizeof(why), "%d has no divisor that can be a row (2 to %d nodes, 2 to %d rows)",
-                 comm->nnodes, NB_GRID_MOST, NB_GRID_MOST);
-    else if (comm->nnodes % p->group)
-        snprintf(why, sizeof(why), "NIBBLE_GROUP=%lld does not divide %d", (long long)p->group, comm->nnodes);
-    else
-        snprintf(why, sizeof(why), "NIBBLE_GROUP=%lld is out of range (2 to %d nodes, 2 to %d rows)",
-                 (long long)p->group, NB_GRID_MOST, NB_GRID_MOST);
+    nb_grid_why_not(comm->nnodes, p->schedule, p->group, why, sizeof(why));
     NB_INFO(NCCL_INIT | NCCL_NET, "%s: all %d nodes are connected with each other, no grid: %s", comm->label,
             comm->nnodes, why);
 }
@@ -215,7 +204,7 @@ static void announce(struct nb_coll_comm *comm)
         snprintf(grid, sizeof(grid), "grid of %d rows of %d nodes%s, ", comm->grid.rows, comm->grid.columns,
                  sites);
     else if (comm->nnodes > 3 && (p->schedule == NB_SCHEDULE_TWO_LEVEL || p->group))
-        explain_mesh(comm, schedule);
+        explain_mesh(comm);
     NB_INFO(NCCL_INIT | NCCL_NET,
             "%s: connected over %s, %sschedule %s, device %s, wire units of %zu bytes, %u credits a peer and "
             "class, staging %.1f MiB",
