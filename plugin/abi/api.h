@@ -161,6 +161,7 @@ struct nb_api_event {
     void *parent;                        /* handle of the event that contains this one */
     const struct nb_prof_coll_api *call; /* of ncclProfileCollApi */
     const struct nb_prof_coll_v5 *coll;  /* of ncclProfileColl */
+    uint64_t tag;                        /* of ncclProfileCollApi: the user's (v7). 0: none */
     bool symmetric;                      /* of ncclProfileColl: by a kernel for symmetric memory (v7) */
     void *stream;                        /* of ncclProfileKernelLaunch */
 };

@@ -103,13 +103,14 @@ ncclResult_t nb_api_prof_init(void **context, const struct nb_prof_setting *sett
     return ncclSuccess;
 }
 
-static void *start_call(void *context, const struct nb_prof_coll_api *c)
+static void *start_call(void *context, const struct nb_prof_coll_api *c, uint64_t tag)
 {
     struct nb_events_call call = {.func = c->func,
                                   .type = c->datatype,
                                   .count = c->count,
                                   .stream = c->stream,
-                                  .captured = c->graphCaptured};
+                                  .captured = c->graphCaptured,
+                                  .tag = tag};
 
     if (nb_events_asks_caller(context, &call)) /* NCCL reports on the calling thread */
         call.caller = nb_stack_caller();
@@ -138,7 +139,7 @@ static void *start_own(void *context, const struct nb_api_event *event)
     switch (event->type) {
     case ncclProfileCollApi:
         context = nb_prof_next_own(context);
-        return context ? start_call(context, event->call) : NULL;
+        return context ? start_call(context, event->call, event->tag) : NULL;
     case ncclProfileColl:
         context = nb_prof_next_own(context);
         return context ? start_launch(context, nb_prof_next_own_event(event->parent), event) : NULL;

@@ -7,8 +7,10 @@
  */
 #if VERSION >= 7
 #define SYMMETRIC(d) ((d)->type == ncclProfileColl && (d)->coll.isSymColl)
+#define TAG(d) ((d)->type == ncclProfileCollApi ? (d)->collApi.userTag : 0)
 #else
 #define SYMMETRIC(d) false
+#define TAG(d) 0
 #endif
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -39,6 +41,7 @@ static ncclResult_t start(void *context, void **handle, DESCRIPTION_T *d)
                                        .parent = d->parentObj,
                                        .call = (const void *)&d->collApi,
                                        .coll = (const void *)&d->coll,
+                                       .tag = TAG(d),
                                        .symmetric = SYMMETRIC(d),
                                        .stream = d->kernelLaunch.stream,
                                        .description = d};

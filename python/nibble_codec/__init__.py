@@ -6,6 +6,7 @@ gradients and weights as the NCCL plugin would between N nodes.
     Cluster              N nodes in this process: all-reduce, reduce-scatter, all-gather of their arrays
     ddp.State, ddp.hook  a communication hook for PyTorch's DistributedDataParallel
     fsdp.emulate         the same for modules of fully_shard (FSDP2)
+    groups.gradients     a process group whose sums the plugin codes as gradients, without recognition
     local.DataParallel   N nodes' data parallelism with one model in one process
     report.Comparison    delivered gradients against exact ones, as a table and plots
 

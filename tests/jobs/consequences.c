@@ -124,10 +124,10 @@ JOB(kfac_gathered_sharded, kfac(job, 1, 1))
 /* ---- diffusion: predicted noise is summed, and latents are gathered ------------------------------------ */
 
 /* Denoise latents in loops of `loop` steps, each with other noise and another picture. */
-static void sampling(struct job *job, int loop, ncclDataType_t type)
+static void sampling(struct job *job, int loop, ncclDataType_t type, const char *name)
 {
     enum { LATENTS = 2, N = 16384 };
-    struct comm *tp = comm_between(job, NULL);
+    struct comm *tp = comm_between(job, name);
     float *x[LATENTS], *picture[LATENTS], *start[LATENTS], *part[NODES] = {values(job, N), values(job, N)};
     address sum[LATENTS], full[LATENTS];
     uint64_t random = (uint64_t)job_buffer(job) * 7919;
@@ -164,10 +164,11 @@ static void sampling(struct job *job, int loop, ncclDataType_t type)
         }
     }
 }
-JOB(sampling_20, sampling(job, 20, ncclFloat32))
-JOB(sampling_50, sampling(job, 50, ncclBfloat16))
-JOB(sampling_100, sampling(job, 100, ncclBfloat16))
-JOB(sampling_1000, sampling(job, 1000, ncclFloat32))
+JOB(sampling_20, sampling(job, 20, ncclFloat32, NULL))
+JOB(sampling_50, sampling(job, 50, ncclBfloat16, NULL))
+JOB(sampling_100, sampling(job, 100, ncclBfloat16, NULL))
+JOB(sampling_1000, sampling(job, 1000, ncclFloat32, NULL))
+JOB(sampling_named, sampling(job, 1000, ncclFloat32, "nibble:exact"))
 
 /* ---- teachers: averages of the weights are gathered beside them ---------------------------------------- */
 
@@ -414,6 +415,7 @@ const struct job_entry jobs_consequences[] = {
     {"sampling-50", sampling_50, {.steps = 200}},
     {"sampling-100", sampling_100, {.steps = 400}},
     {"sampling-1000", sampling_1000, {.steps = 400}},
+    {"sampling-named", sampling_named, {.steps = 100}},
     {"teacher-byol", teacher_byol, {.fed = 95}},
     {"teacher-dino", teacher_dino, {.fed = 95}},
     {"teacher-slow", teacher_slow, {.fed = 95}},

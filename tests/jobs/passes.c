@@ -7,16 +7,23 @@
 #include <string.h>
 
 #include "lib/parallel.h"
+#include "policy/job/job.h"
 
 /* ---- parts of a step ----------------------------------------------------------------------------------- */
 
-static struct fsdp sharded(struct job *job, ncclDataType_t grad)
+/* Shard a model of four units. The framework tells NCCL this name of the communicator, or none. */
+static struct fsdp sharded_on(struct job *job, ncclDataType_t grad, const char *name)
 {
     struct model *m = model_new(job, &(struct model_settings){.units = 4});
-    struct fsdp f = fsdp_open(job, comm_between(job, NULL), m, 2);
+    struct fsdp f = fsdp_open(job, comm_between(job, name), m, 2);
 
     f.grad = grad;
     return f;
+}
+
+static struct fsdp sharded(struct job *job, ncclDataType_t grad)
+{
+    return sharded_on(job, grad, NULL);
 }
 
 /* Free the weights that a forward pass without a backward pass has gathered. */
@@ -97,9 +104,9 @@ static void move_along(struct model *m, float **before, float by, int scaled)
 
 /* SAM climbs along the first gradient and takes the second one there. MAML goes down along the first. In both
  * the weights before are moved by the second gradient. */
-static void two_gradients(struct job *job, float by, int scaled)
+static void two_gradients(struct job *job, float by, int scaled, const char *name)
 {
-    struct fsdp f = sharded(job, ncclFloat32);
+    struct fsdp f = sharded_on(job, ncclFloat32, name);
     struct model *m = f.model;
     float *before[UNITS_MOST];
 
@@ -116,8 +123,9 @@ static void two_gradients(struct job *job, float by, int scaled)
         fsdp_update(&f);
     }
 }
-JOB(sam, two_gradients(job, 0.05f, 1))
-JOB(maml, two_gradients(job, -0.5f, 0))
+JOB(sam, two_gradients(job, 0.05f, 1, NULL))
+JOB(sam_named, two_gradients(job, 0.05f, 1, "mesh nibble:gradients"))
+JOB(maml, two_gradients(job, -0.5f, 0, NULL))
 
 /* ---- second passes that sum something else ------------------------------------------------------------- */
 
@@ -407,7 +415,7 @@ JOB(codebook_differences, codebook(job, 1))
  * sum their gradients. `sizes`: as many tokens as came to the experts of this step, from an eighth of a
  * unit to twice it. forward: the combined outputs are summed, too, and the logits of a teacher at the
  * end. */
-static void between_units(struct job *job, int sizes, int forward, ncclDataType_t type)
+static void between_units(struct job *job, int sizes, int forward, ncclDataType_t type, uint64_t tag)
 {
     struct fsdp f = sharded(job, type);
     struct model *m = f.model;
@@ -427,7 +435,7 @@ static void between_units(struct job *job, int sizes, int forward, ncclDataType_
                 const address at = memory_take(job_memory(job), n * 4),
                               to = memory_take(job_memory(job), n * 4 / NODES);
                 const struct buffer whole = {.type = type, .n = n, .send = at, .recv = at},
-                                    sum = {.type = type, .n = n, .send = at, .recv = to};
+                                    sum = {.type = type, .n = n, .send = at, .recv = to, .tag = tag};
                 activations(&random, (uint64_t)i, 256, n, x[0]);
                 all_gather(f.comm, &whole, x[0]);
                 for (int r = 0; r < NODES; r++)
@@ -454,9 +462,10 @@ static void between_units(struct job *job, int sizes, int forward, ncclDataType_
         fsdp_update(&f);
     }
 }
-JOB(context_of_a_units_size, between_units(job, 0, 0, ncclBfloat16))
-JOB(distilled_logits, between_units(job, 0, 1, ncclBfloat16))
-JOB(experts_of_changing_sizes, between_units(job, 1, 1, ncclBfloat16))
+JOB(context_of_a_units_size, between_units(job, 0, 0, ncclBfloat16, 0))
+JOB(distilled_logits, between_units(job, 0, 1, ncclBfloat16, 0))
+JOB(distilled_logits_tagged, between_units(job, 0, 1, ncclBfloat16, NB_TAG_EXACT))
+JOB(experts_of_changing_sizes, between_units(job, 1, 1, ncclBfloat16, 0))
 
 /* ---- schedules ----------------------------------------------------------------------------------------- */
 
@@ -518,6 +527,7 @@ static void paused(struct job *job)
 
 const struct job_entry jobs_passes[] = {
     {"sam", sam, {0}},
+    {"sam-named", sam_named, {.fed = 95}},
     {"sam-vouched", sam, {.fed = 95, .grad = "reduce_scatter:float32:24576@2"}},
     {"maml", maml, {0}},
     {"adahessian", adahessian, {0}},
@@ -536,6 +546,7 @@ const struct job_entry jobs_passes[] = {
     {"codebook-differences", codebook_differences, {0}},
     {"context-of-a-units-size", context_of_a_units_size, {0}},
     {"distilled-logits", distilled_logits, {0}},
+    {"distilled-logits-tagged", distilled_logits_tagged, {0}},
     {"experts-of-changing-sizes", experts_of_changing_sizes, {0}},
     {"batch-ramp", batch_ramp, {.steps = 110}},
     {"checkpoint-inside", checkpoint_inside, {.fed = 95}},

@@ -25,6 +25,7 @@ struct ev_op {
     const char *algo;
     bool captured;
     bool symmetric; /* launched with a kernel for symmetric memory */
+    uint64_t tag;   /* of the user's call */
     void *call;     /* set by ev_call */
 };
 
@@ -48,6 +49,7 @@ static inline void ev_call(const ncclProfiler_v7_t *prof, struct ev_comm *c, str
     d.collApi.count = op->count;
     d.collApi.datatype = op->type;
     d.collApi.graphCaptured = op->captured;
+    d.collApi.userTag = op->tag;
     prof->startEvent(c->ctx, &op->call, &d);
     if (op->call)
         prof->stopEvent(op->call);

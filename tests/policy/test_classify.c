@@ -411,6 +411,40 @@ START_TEST(test_revoked)
 }
 END_TEST
 
+/* The framework's word decides whatever the content, from the end of the warm-up on. NIBBLE_GRAD decides before
+ * it. Calls without a word are other sums, and need evidence. */
+START_TEST(test_framework_says)
+{
+    for (int rule = 0; rule < 3; rule++) {
+        struct nb_classify *c = create(rule == 0   ? ""
+                                       : rule == 1 ? "!reduce_scatter:float32:1000000@8"
+                                                   : "reduce_scatter:float32:1000000@8");
+        struct nb_class_op op = eight_ranks(NB_FUNC_REDUCE_SCATTER, ncclFloat32, 1000000, 0x1000);
+        struct nb_class_decision d;
+        float samples[SAMPLES];
+
+        for (unsigned i = 0; i < SAMPLES; i++)
+            samples[i] = (float)i;
+        for (unsigned step = 0; step < 20 * WARMUP; step++)
+            for (int k = 0; k < 3; k++) {
+                op.caller = k == 0   ? NB_CALLER_SAYS_GRADIENT
+                            : k == 1 ? NB_CALLER_SAYS_EXACT
+                                     : NB_CALLER_UNKNOWN;
+                nb_classify_call(c, &op);
+                d = nb_classify_reduce(c, &op, samples, SAMPLES);
+                ck_assert_int_eq(d.kind == NB_CLASS_GRADIENT, rule == 2 || (rule == 0 && k == 0));
+                if (!rule && k < 2)
+                    ck_assert_int_eq(d.reason, k ? NB_WHY_SAID_NO : NB_WHY_SAID_YES);
+                if (step == 0)
+                    ck_assert_int_eq(d.warmup, d.kind == NB_CLASS_GRADIENT);
+                else if (step == 20 * WARMUP - 1)
+                    ck_assert_int_eq(d.warmup, 0);
+            }
+        nb_classify_destroy(c);
+    }
+}
+END_TEST
+
 /* One type, one size, one communicator, fixed buffers once a step. The sums of DDP's reducer are gradients,
  * however they look. Other callers' sums are not, however they look. The log does not report at each call
  * that the last buffer came from another caller. */
@@ -539,5 +573,6 @@ int main(void)
     return SUITE("classify", TEST(test_frameworks),
                  LOOP(test_never, 0, (int)(sizeof(others) / sizeof(others[0]))),
                  LOOP(test_vetoed, 0, (int)(sizeof(vetoed) / sizeof(vetoed[0]))), TEST(test_revoked),
-                 TEST(test_caller), LOOP(test_small_vouched, 0, 3), TEST(test_linked), TEST(test_override));
+                 TEST(test_caller), TEST(test_framework_says), LOOP(test_small_vouched, 0, 3),
+                 TEST(test_linked), TEST(test_override));
 }

@@ -427,6 +427,39 @@ static void open_listening_v6(struct ev_comm *c, int nodes)
     ncclProfiler_v6.init(&c->ctx, 0x9f, &c->mask, NULL, nodes, nodes, 0, hear_log);
 }
 
+/* The framework's word is in the record of the call: by the tag of the call, else by the communicator's name.
+ * Other tags and names say nothing. */
+START_TEST(framework_says)
+{
+    static const struct {
+        const char *name;
+        uint64_t tag;
+        enum nb_caller says;
+    } row[] = {{NULL, NB_TAG_GRADIENT, NB_CALLER_SAYS_GRADIENT},
+               {NULL, NB_TAG_EXACT, NB_CALLER_SAYS_EXACT},
+               {NULL, 1, NB_CALLER_UNKNOWN},
+               {"mesh_dp", 0, NB_CALLER_UNKNOWN},
+               {"nibble:gradients", 0, NB_CALLER_SAYS_GRADIENT},
+               {"mesh nibble:exact 3", 0, NB_CALLER_SAYS_EXACT},
+               {"nibble:gradients", 1, NB_CALLER_SAYS_GRADIENT},
+               {"nibble:gradients", NB_TAG_EXACT, NB_CALLER_SAYS_EXACT}};
+    struct nb_queue *q = consume(0x7a, -1, 2);
+
+    for (unsigned i = 0; i < sizeof(row) / sizeof(row[0]); i++)
+        for (int captured = 0; captured < 2; captured++) {
+            struct ev_op rs = op(EV_REDUCE_SCATTER, "ncclFloat32", 4, 64);
+            struct ev_comm c = {0};
+            prof->init(&c.ctx, 0x7a, &c.mask, row[i].name, 2, 2, 0, NULL);
+            rs.tag = row[i].tag;
+            rs.captured = captured;
+            both(&c, &rs);
+            ck_assert_int_eq(next(q).caller, row[i].says);
+            ev_close(prof, &c);
+        }
+    end(q);
+}
+END_TEST
+
 /* Before v7, calls of one function that NCCL never launches use kernels for symmetric memory. That is not so
  * while some calls are launched, in a graph, inside a node, or for other functions. */
 START_TEST(symmetric_memory)
@@ -642,5 +675,5 @@ int main(void)
                  TEST(contradictions_and_orphans), TEST(generations), TEST(replay),
                  TEST(captured_calls_are_bounded), TEST(missing_launches), TEST(full_queue), TEST(threads),
                  TEST(replay_beside_calls), TEST(symmetric_memory), TEST(symmetric_memory_reported),
-                 TEST(copy_engines), TEST(kernels));
+                 TEST(copy_engines), TEST(kernels), TEST(framework_says));
 }

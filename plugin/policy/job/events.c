@@ -45,6 +45,7 @@ struct nb_events {
     unsigned reports; /* NB_REPORTS bits */
     uint32_t salt;    /* sets apart handles of different communicators */
     uint64_t comm_id;
+    _Atomic int named;      /* enum nb_caller: the word of the communicator's name. 0: none */
     _Atomic uint64_t heads; /* bit H: a node may have H heads. 0: more heads than bits */
     struct call *ring;
     _Atomic uint64_t ring_next;
@@ -229,6 +230,19 @@ int nb_events_asks_caller(const struct nb_events *ev, const struct nb_events_cal
            call->count * nb_nccl_type_size((ncclDataType_t)type) >= (uint64_t)ev->ctx->params->ar_min_bytes;
 }
 
+/* Return the caller, or the framework's word in its place. The word for gradients leaves DDP's reducer its
+ * name, which also identifies the buffer. */
+static enum nb_caller caller_of(struct nb_events *ev, const struct nb_events_call *call)
+{
+    const enum nb_caller said = call->tag == NB_TAG_GRADIENT ? NB_CALLER_SAYS_GRADIENT
+                                : call->tag == NB_TAG_EXACT
+                                    ? NB_CALLER_SAYS_EXACT
+                                    : (enum nb_caller)atomic_load_explicit(&ev->named, memory_order_relaxed);
+
+    return !said || (said == NB_CALLER_SAYS_GRADIENT && call->caller == NB_CALLER_BUCKET) ? call->caller
+                                                                                          : said;
+}
+
 void *nb_events_call(struct nb_events *ev, const struct nb_events_call *call)
 {
     int func = func_of(call->func), type = type_of(call->type);
@@ -258,7 +272,7 @@ void *nb_events_call(struct nb_events *ev, const struct nb_events_call *call)
     atomic_thread_fence(memory_order_release);
     atomic_store_explicit(&c->what,
                           (uint64_t)func | (uint64_t)type << 8 | (uint64_t)(call->captured != 0) << 16 |
-                              (uint64_t)call->caller << 17,
+                              (uint64_t)caller_of(ev, call) << 17,
                           memory_order_relaxed);
     atomic_store_explicit(&c->count, call->count, memory_order_relaxed);
     atomic_store_explicit(&c->stream, (uintptr_t)call->stream, memory_order_relaxed);
@@ -508,6 +522,12 @@ struct nb_events *nb_events_create(struct nb_context *ctx, const struct nb_launc
 void nb_events_name(struct nb_events *ev, const char *name)
 {
     nb_queue_describe(ev->queue, (uint32_t)ev->nranks, name);
+    if (name)
+        atomic_store_explicit(&ev->named,
+                              strstr(name, NB_NAME_EXACT)      ? NB_CALLER_SAYS_EXACT
+                              : strstr(name, NB_NAME_GRADIENT) ? NB_CALLER_SAYS_GRADIENT
+                                                               : NB_CALLER_UNKNOWN,
+                              memory_order_relaxed);
 }
 
 void nb_events_destroy(struct nb_events *ev)

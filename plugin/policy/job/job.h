@@ -27,6 +27,13 @@ struct nb_job;
  * versions of NCCL that do not report kernels for symmetric memory. */
 #define NB_EVENTS_UNLAUNCHED 2048u
 
+/* Tags of a call (userProfilerTag of NCCL 2.31), and names of a communicator, by which a framework states
+ * what the sums hold. A name may be longer and contain one of these. */
+#define NB_TAG_GRADIENT UINT64_C(0x4e4942424c450001) /* "NIBBLE", 1 */
+#define NB_TAG_EXACT UINT64_C(0x4e4942424c450002)
+#define NB_NAME_GRADIENT "nibble:gradients"
+#define NB_NAME_EXACT "nibble:exact"
+
 struct nb_events; /* of one rank of one communicator */
 
 /*
@@ -70,6 +77,7 @@ struct nb_events_call {
     const void *stream;
     int captured;
     enum nb_caller caller; /* see nb_events_asks_caller */
+    uint64_t tag;          /* the user's, from the configuration of the call. 0: none */
 };
 
 /* An operation at its launch. */
@@ -150,7 +158,7 @@ struct nb_job_call {
     uint64_t count;        /* elements of the whole vector, of all ranks together */
     uint64_t send, recv;   /* addresses. 0: unknown */
     int passes;            /* 1: reaches the network */
-    enum nb_caller caller; /* of an all-reduce */
+    enum nb_caller caller; /* of a sum */
 };
 /* Return the call of a record, on a communicator of `nranks` ranks. */
 struct nb_job_call nb_job_call_of(const struct nb_record *record);

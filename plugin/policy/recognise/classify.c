@@ -43,6 +43,8 @@ const char *nb_class_reason_text(enum nb_class_reason reason)
         [NB_WHY_BLIND] = "this device cannot read its sums",
         [NB_WHY_USER_YES] = "NIBBLE_GRAD says so",
         [NB_WHY_USER_NO] = "NIBBLE_GRAD excludes it",
+        [NB_WHY_SAID_YES] = "the framework says so (tag of the call or name of the communicator)",
+        [NB_WHY_SAID_NO] = "the framework excludes it (tag of the call or name of the communicator)",
         [NB_WHY_TYPE] = "it is not a sum of float32, bfloat16 or float16",
         [NB_WHY_UNSEEN] =
             ("no evidence: nibble carries no all-gather of its communicator (NCCL carries gathers below "
@@ -223,10 +225,15 @@ static uint64_t steps_vouched(const struct nb_classify *c, const struct nb_class
     return known || op->passes ? known : s->calls / LONE_PER_STEP;
 }
 
+static int is_vouched(const struct nb_class_sig *s)
+{
+    return s->reason == NB_WHY_USER_YES || s->reason == NB_WHY_SAID_YES;
+}
+
 static uint64_t steps_of(struct nb_classify *c, const struct nb_class_comm *m, const struct nb_class_sig *s,
                          const struct nb_class_op *op)
 {
-    if (s->reason == NB_WHY_USER_YES && s->func == NB_FUNC_REDUCE_SCATTER && !is_followed(c, op))
+    if (is_vouched(s) && s->func == NB_FUNC_REDUCE_SCATTER && !is_followed(c, op))
         return steps_vouched(c, m, s, op);
     if (m->weight_steps >= 2)
         return m->weight_steps;
@@ -406,10 +413,13 @@ static void settle(struct nb_classify *c, const struct nb_class_comm *m, struct 
     enum nb_grad_word word = nb_grad_rules_ask(&c->rules, s->func, s->type, s->count, s->nranks);
     enum nb_class_reason against = veto(s);
 
-    s->evidence = evidence_for(c, m, s, op, size, key);
+    s->evidence = s->said ? NB_WHY_YOUNG : evidence_for(c, m, s, op, size, key);
     if (word != NB_GRAD_SILENT) {
         s->kind = word == NB_GRAD_YES ? NB_CLASS_GRADIENT : NB_CLASS_OTHER;
         s->reason = word == NB_GRAD_YES ? NB_WHY_USER_YES : NB_WHY_USER_NO;
+    } else if (s->said) {
+        s->kind = s->said == NB_CALLER_SAYS_GRADIENT ? NB_CLASS_GRADIENT : NB_CLASS_OTHER;
+        s->reason = s->said == NB_CALLER_SAYS_GRADIENT ? NB_WHY_SAID_YES : NB_WHY_SAID_NO;
     } else if (s->bucket) { /* certain, so that its content has no veto */
         s->kind = NB_CLASS_GRADIENT;
         s->reason = NB_WHY_BUCKET;
@@ -471,7 +481,7 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
     }
     s->step = m->weight_steps + 1;
     settle(c, m, s, op, nb_content_size(samples, n), d.key);
-    if (op->func == NB_FUNC_ALL_REDUCE && (s->bucket || s->reason == NB_WHY_USER_YES))
+    if (op->func == NB_FUNC_ALL_REDUCE && (s->bucket || is_vouched(s)))
         count_round(c, m, s, op);
     if (d.key[1])
         d.shared = nb_causal_shared(field_of(c, op), d.key[1]);

@@ -269,7 +269,8 @@ struct nb_class_sig {
     int weights;                              /* gather: 1 when it behaves like weights */
     unsigned char told[NB_WHY_COUNT];         /* log lines with each reason */
     struct nb_content content;
-    int bucket; /* all-reduces that DDP's reducer calls */
+    int bucket;          /* all-reduces that DDP's reducer calls */
+    enum nb_caller said; /* the framework's word on its sums, or NB_CALLER_UNKNOWN */
     enum nb_class_kind kind;
     enum nb_class_reason reason, evidence;
     struct nb_book book;

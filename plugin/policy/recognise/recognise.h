@@ -17,6 +17,8 @@
  *    it (HSDP), or when a step reduces exactly the elements that it then gathers (ZeRO-1 and 2). The place of
  *    a buffer in the step is no evidence: activations of tensor parallelism, parameters and statistics also
  *    come once a step.
+ *  - The user's word (NIBBLE_GRAD) counts before the framework's (the tag of a call, the name of its
+ *    communicator), and that before all evidence.
  *  - A sum is never a gradient when its own content hardly changes from call to call (weights, moving
  *    averages, codebooks), when its values have one sign (squares, counts), or when they are integers
  *    (histograms, counts).
@@ -67,6 +69,8 @@ enum nb_class_reason {
     NB_WHY_BLIND,       /* the device cannot show its sums, so that a proof is impossible */
     NB_WHY_USER_YES,    /* NIBBLE_GRAD */
     NB_WHY_USER_NO,
+    NB_WHY_SAID_YES, /* the tag of the call, or the name of its communicator */
+    NB_WHY_SAID_NO,
     NB_WHY_TYPE,   /* not a sum of FP32, BF16 or FP16 */
     NB_WHY_UNSEEN, /* as NO_EVIDENCE: a reduce-scatter on a communicator without visible gathers */
     NB_WHY_COUNT
@@ -96,7 +100,7 @@ struct nb_class_op {
     uint64_t predicted;    /* the buffer that order or address predicts, whatever its content. 0: unknown */
     int found;             /* 1: only its content identified the buffer */
     int unlike;            /* 1: its content is unlike the predicted buffer's */
-    enum nb_caller caller; /* of an all-reduce */
+    enum nb_caller caller; /* of a sum */
     int blind;             /* reduce-scatter: nb_classify_sum will not be called for it */
 };
 

@@ -145,6 +145,12 @@ static int is_bucket(const struct nb_class_op *op)
     return op->func == NB_FUNC_ALL_REDUCE && op->caller == NB_CALLER_BUCKET;
 }
 
+static enum nb_caller said_of(const struct nb_class_op *op)
+{
+    return op->caller == NB_CALLER_SAYS_GRADIENT || op->caller == NB_CALLER_SAYS_EXACT ? op->caller
+                                                                                       : NB_CALLER_UNKNOWN;
+}
+
 struct nb_class_sig *nb_class_sig_of(struct nb_classify *c, const struct nb_class_op *op)
 {
     uint32_t *head = sig_chain(c, op->comm, op->func, op->type, op->count);
@@ -154,7 +160,7 @@ struct nb_class_sig *nb_class_sig_of(struct nb_classify *c, const struct nb_clas
     for (at = *head; at != NB_NONE; at = nb_class_sig_at(c, at)->chain) {
         s = nb_class_sig_at(c, at);
         if (s->comm == op->comm && s->func == op->func && s->type == op->type && s->count == op->count &&
-            s->bucket == is_bucket(op)) {
+            s->bucket == is_bucket(op) && s->said == said_of(op)) {
             s->used = ++c->now;
             return s;
         }
@@ -176,6 +182,7 @@ struct nb_class_sig *nb_class_sig_of(struct nb_classify *c, const struct nb_clas
                                .type = op->type,
                                .own = at,
                                .bucket = is_bucket(op),
+                               .said = said_of(op),
                                .taken = 1,
                                .used = ++c->now,
                                .reason = NB_WHY_COUNT};

@@ -131,7 +131,7 @@ static int fits(const struct nb_record *r, const struct nb_seen *seen)
 static int alike(const struct nb_record *a, const struct nb_record *b)
 {
     return a->func == b->func && a->type == b->type && a->bytes == b->bytes && a->heads == b->heads &&
-           a->head == b->head && a->chunk == b->chunk &&
+           a->head == b->head && a->chunk == b->chunk && a->caller == b->caller &&
            (a->flags & ~(unsigned)NB_RECORD_CAPTURED) == (b->flags & ~(unsigned)NB_RECORD_CAPTURED);
 }
 

@@ -22,7 +22,10 @@ enum nb_caller {
     NB_CALLER_BUCKET,      /* DDP's reducer itself: certainly a bucket of gradients */
     NB_CALLER_HOOK,        /* a hook that DDP's reducer has called: probably a gradient */
     NB_CALLER_BACKWARD,    /* another caller in a backward pass: gradients of parameters, activations ... */
-    NB_CALLER_OUTSIDE      /* PyTorch, outside of any backward pass */
+    NB_CALLER_OUTSIDE,     /* PyTorch, outside of any backward pass */
+    /* The framework's word in place of the caller: by the tag of the call or its communicator's name */
+    NB_CALLER_SAYS_GRADIENT,
+    NB_CALLER_SAYS_EXACT
 };
 
 /* A frame as dladdr describes it. NULL: unknown. */
@@ -63,7 +66,7 @@ struct nb_record {
     uint64_t bytes; /* reduce-scatter, all-gather: bytes per rank. All-reduce: of the whole operation */
     const void *send, *recv; /* the user's buffers. NULL: unknown */
     const void *stream;
-    enum nb_caller caller; /* of an all-reduce, with NB_RECORD_API */
+    enum nb_caller caller; /* of a sum, with NB_RECORD_API */
     int64_t slot;          /* identity of the buffer for error feedback. -1: unknown, without feedback */
     uint64_t call;         /* number of its announcement (policy/job/job.c). 0: unannounced or uncertain */
     uint64_t comm;         /* NCCL's number of the communicator that reported it */

@@ -184,7 +184,8 @@ static void announce(struct comm *c, int r, enum nb_func func, const struct buff
     const size_t size = nb_nccl_type_size(b->type);
     const size_t each = func == NB_FUNC_ALL_REDUCE ? b->n : b->n / (size_t)c->ranks;
     const int gather = func == NB_FUNC_ALL_GATHER;
-    struct nb_events_call call = {.func = func_name[func], .type = type_name(b->type), .count = each};
+    struct nb_events_call call = {
+        .func = func_name[func], .type = type_name(b->type), .count = each, .tag = b->tag};
     struct nb_events_op op = {.func = func_name[func],
                               .type = gather ? "ncclInt8" : type_name(b->type),
                               .algo = passes ? "COLLNET_DIRECT" : "RING",

@@ -98,7 +98,8 @@ struct buffer {
     address send, recv;
     truth what; /* of sums */
     enum nb_caller
-        caller; /* of all-reduces, as the plugin would find it. 0: a script, outside of backward passes */
+        caller;   /* of all-reduces, as the plugin would find it. 0: a script, outside of backward passes */
+    uint64_t tag; /* NB_TAG_*, the framework's word */
 };
 
 /* Sum contributions a, of node 0, and b. They have n values each. Integers are rounded. */
