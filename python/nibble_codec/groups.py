@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process groups whose sums the NCCL plugin need not recognise: their communicator's name says what they hold.
+"""Process groups whose communicator's name tells the NCCL plugin what their sums hold.
 
     model = DistributedDataParallel(model, process_group=groups.gradients())
     fully_shard(model, mesh=DeviceMesh.from_group(groups.gradients(), "cuda"))
     counts = groups.exact()
 
-A PyTorch with NCCL 2.28 or later. The groups are for sums between nodes. Gathers of weights may travel on them, too.
+They need PyTorch with NCCL 2.28 or later, and are for sums between nodes. Gathers of weights may travel on
+them, too.
 """
 from __future__ import annotations
 
@@ -22,13 +23,15 @@ TAG_EXACT = 0x4E4942424C450002
 def _new(name: str, ranks: Optional[List[int]], arguments: Any) -> dist.ProcessGroup:
     options = arguments.pop("pg_options", None) or dist.ProcessGroupNCCL.Options()
     if not hasattr(options.config, "comm_name"):
-        raise NotImplementedError("this PyTorch cannot name NCCL's communicators: use NIBBLE_GRAD or NIBBLE_COMMS")
+        raise NotImplementedError(
+            "this PyTorch cannot name NCCL's communicators: use NIBBLE_GRAD or NIBBLE_COMMS"
+        )
     options.config.comm_name = name
     return dist.new_group(ranks, backend="nccl", pg_options=options, **arguments)
 
 
 def gradients(ranks: Optional[List[int]] = None, **arguments: Any) -> dist.ProcessGroup:
-    """Make a group, as torch.distributed.new_group does, whose sums are gradients: all of FP32, BF16 and FP16 may be coded."""
+    """Make a group, as torch.distributed.new_group does, whose sums of FP32, BF16 and FP16 are gradients."""
     return _new(GRADIENTS, ranks, arguments)
 
 
