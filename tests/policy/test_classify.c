@@ -411,8 +411,8 @@ START_TEST(test_revoked)
 }
 END_TEST
 
-/* The framework's word decides whatever the content, from the end of the warm-up on. NIBBLE_GRAD decides before
- * it. Calls without a word are other sums, and need evidence. */
+/* The framework's word decides whatever the content, from the end of the warm-up on. NIBBLE_GRAD decides
+ * before it. Calls without a word are other sums, and need evidence. */
 START_TEST(test_framework_says)
 {
     for (int rule = 0; rule < 3; rule++) {
