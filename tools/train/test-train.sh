@@ -108,6 +108,11 @@ says "^nibble-train [0-9]"
 run 2 refusal --runs ""
 run 2 refusal --quick --plugin "$dir/small" "$@"
 says "not one step ran"
+NIBBLE_NET=nothing
+export NIBBLE_NET
+run 2 refusal --quick -n 4 --runs raw "$@"
+unset NIBBLE_NET
+says "not one step ran: nodes 0 to 3 failed .* cannot be connected: bad setting NIBBLE_NET=nothing"
 run 2 refusal --quick --plugin "$dir/nothing.so" "$@"
 says "plugin: cannot read .*/nothing.so: No such file"
 run 2 refusal --text "$dir/small"

@@ -137,8 +137,8 @@ void hx_report_free(struct hx_report *report);
 /* Return 1 when the log of `rank` (-1: of any node) has a line containing both strings. `b` may be NULL. */
 int hx_report_has(const struct hx_report *report, int rank, const char *a, const char *b);
 
-/* Record the node's first failure and print it. Return 1, so that `return hx_fail(...)` reads well. Any
- * thread. */
+/* Record the node's first failure. Print it unless another node has failed with the same text. Return 1, so
+ * that `return hx_fail(...)` reads well. Any thread. */
 int hx_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Do the same for a call of the plugin that returned `result`, with its first warning here as the cause. */
 int hx_fail_by_plugin(const char *what, ncclResult_t result);

@@ -175,38 +175,54 @@ static int nodes_left(const struct hx_job *job, struct hx_shared *shared)
     return left;
 }
 
+/* Write how node r went wrong, "" if it did not. Several nodes may have the same text. */
+static void tell_node(const struct hx_job *job, const struct hx_report *rep, int r, char *text, size_t cap)
+{
+    const int status = rep->node[r].status, dies = job->dies >> r & 1;
+    char what[64] = "";
+
+    if (rep->node[r].hung)
+        snprintf(what, sizeof what, "hung");
+    else if (WIFSIGNALED(status) && !dies)
+        snprintf(what, sizeof what, "ended by signal %d", WTERMSIG(status));
+    else if (!WIFSIGNALED(status) && dies)
+        snprintf(what, sizeof what, "was meant to die and did not");
+    else if (WIFEXITED(status) && WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != HX_SKIP)
+        snprintf(what, sizeof what, "failed (%d)", WEXITSTATUS(status));
+    *text = 0;
+    if (what[0])
+        snprintf(text, cap, "%s at \"%.80s\"%s%.200s", what, rep->node[r].where,
+                 rep->node[r].failure[0] ? ": " : "", rep->node[r].failure);
+}
+
 static void judge(const struct hx_job *job, struct hx_report *rep)
 {
+    char text[HX_MAX_NODES][400];
     size_t at = 0;
 
     rep->ok = true;
     for (int r = 0; r < job->nnodes; r++) {
-        int status = rep->node[r].status;
-        int dies = job->dies >> r & 1;
-        const char *what = NULL;
-        char text[64];
+        const int status = rep->node[r].status;
 
-        if (rep->node[r].hung) {
-            what = "hung";
-        } else if (WIFSIGNALED(status) && !dies) {
-            snprintf(text, sizeof text, "ended by signal %d", WTERMSIG(status));
-            what = text;
-        } else if (!WIFSIGNALED(status) && dies) {
-            what = "was meant to die and did not";
-        } else if (WIFEXITED(status) && WEXITSTATUS(status) == HX_SKIP) {
+        tell_node(job, rep, r, text[r], sizeof text[r]);
+        if (text[r][0])
+            rep->ok = false;
+        else if (WIFEXITED(status) && WEXITSTATUS(status) == HX_SKIP)
             rep->skipped = true;
-        } else if (WIFEXITED(status) && WEXITSTATUS(status) != 0) {
-            snprintf(text, sizeof text, "failed (%d)", WEXITSTATUS(status));
-            what = text;
-        }
-        if (!what)
+    }
+    /* Neighbors that failed alike share a line. */
+    for (int r = 0, last; r < job->nnodes && at < sizeof rep->reason - 1; r = last + 1) {
+        last = r;
+        if (!text[r][0])
             continue;
-        rep->ok = false;
+        while (last + 1 < job->nnodes && strcmp(text[last + 1], text[r]) == 0)
+            last++;
+        at += (size_t)snprintf(rep->reason + at, sizeof rep->reason - at, "%snode%s %d", at ? "; " : "",
+                               last > r ? "s" : "", r);
+        if (last > r && at < sizeof rep->reason - 1)
+            at += (size_t)snprintf(rep->reason + at, sizeof rep->reason - at, " to %d", last);
         if (at < sizeof rep->reason - 1)
-            at += (size_t)snprintf(rep->reason + at, sizeof rep->reason - at,
-                                   "%snode %d %s at \"%.80s\"%s%.200s", at ? "; " : "", r, what,
-                                   rep->node[r].where, rep->node[r].failure[0] ? ": " : "",
-                                   rep->node[r].failure);
+            at += (size_t)snprintf(rep->reason + at, sizeof rep->reason - at, " %s", text[r]);
     }
     if (!rep->ok)
         rep->skipped = false;

@@ -141,6 +141,16 @@ void hx_env_hide(void)
 
 /* ---- functions for the parent ---- */
 
+/* Return whether another node has failed with the same text. */
+static bool is_told(const struct hx_node *n, const char *text)
+{
+    for (int r = 0; r < n->nnodes; r++)
+        if (r != n->rank && atomic_load(&n->shared->node[r].failed) &&
+            strcmp(n->shared->node[r].failure, text) == 0)
+            return true;
+    return false;
+}
+
 int hx_fail(const char *fmt, ...)
 {
     char text[sizeof hx_this_node->shared->node[0].failure];
@@ -154,7 +164,8 @@ int hx_fail(const char *fmt, ...)
         fprintf(stderr, "harness: %s\n", text);
         return 1;
     }
-    fprintf(stderr, "harness: node %d: %s\n", n->rank, text);
+    if (!is_told(n, text)) /* at the end the report names all nodes that failed so */
+        fprintf(stderr, "harness: node %d: %s\n", n->rank, text);
     pthread_mutex_lock(&text_lock);
     if (!atomic_load(&n->shared->node[n->rank].failed)) {
         memcpy(n->shared->node[n->rank].failure, text, sizeof text);
