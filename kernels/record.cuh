@@ -330,7 +330,49 @@ NB_DEV uint32_t nb_fine_code(struct nb_view v, uint32_t i)
     return nb_load1(six) >> 6 | nb_load1(six + 8) >> 6 << 2 | nb_load1(six + 16) >> 6 << 4;
 }
 
-/* Add a record (or the values of a raw source) from its place in memory: all kinds but int4. Rare, so short
+/* Return whether a record of int6 is whole, not wide and without escapes: nothing of it needs a check. */
+NB_DEV int nb_is_usual_int6(uint32_t header, uint32_t groups)
+{
+    return (header & 0xffff) == NB_TILE_INT6 && groups == NB_TILE_GROUPS;
+}
+
+/* Add four codes of int6, the low six bits of a word's bytes, to values i0 to i0 + 3. */
+NB_DEV void nb_add_sixes(uint32_t word, unsigned i0, float step, float *p)
+{
+    const uint32_t above = nb_mask_flip(word, 0x3f3f3f3fu, 0x20202020u); /* each code and 32 */
+    float q[4];
+    NB_UNROLL
+    for (unsigned b = 0; b < 4; b++) /* the byte becomes the lowest of 2^23 */
+        q[b] = nb_real(nb_bytes(above, 0x4b000000u, 0x7440 | b));
+    NB_UNROLL
+    for (unsigned b = 0; b < 2; b++) {
+        nb_two_plus(&q[b], &q[b + 2], -(0x1p23f + 32), -(0x1p23f + 32)); /* exact */
+        nb_two_fma(&p[i0 + b], &p[i0 + b + 2], q[b], q[b + 2], step, step);
+    }
+}
+
+/* Add such a record from its place in memory. A thread requests all of its words before it uses the first. */
+NB_DEV void nb_add_usual_int6(const char *record, uint32_t header, float *p)
+{
+    const uint32_t t = nb_thread();
+    const char *scale = record + NB_TILE_HEADER, *codes = scale + NB_TILE_GROUPS + 24 * t;
+    uint32_t word[6];
+    NB_UNROLL
+    for (unsigned k = 0; k < 6; k++)
+        word[k] = nb_load4(codes + 4 * k);
+    const uint32_t as_int4 = header - NB_TILE_INT6 + NB_TILE_INT4; /* nb_usual_scale expects this kind */
+    const float step = nb_usual_scale(nb_load1(scale + t) & 127, as_int4) * NB_INT6_STEP;
+    NB_UNROLL
+    for (unsigned k = 0; k < 6; k++)
+        nb_add_sixes(word[k], 4 * k, step, p);
+    NB_UNROLL
+    for (unsigned h = 0; h < 2; h++) /* codes 24 to 31: each eight codes before carry two bits of them */
+        nb_add_sixes((word[h] >> 6 & 0x03030303u) | (word[2 + h] >> 4 & 0x0c0c0c0cu) |
+                         (word[4 + h] >> 2 & 0x30303030u),
+                     24 + 4 * h, step, p);
+}
+
+/* Add a record (or the values of a raw source) from its place in memory: all kinds but int4. Short
  * rather than fast. */
 NB_DEV void nb_add_other(int type, uint32_t header, const char *record, uint32_t groups, uint32_t group0, int escapes,
                          float *p, uint32_t *bad)

@@ -332,9 +332,14 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
                 nb_add_other(type, NB_TILE_RAW,
                              (const char *)(uintptr_t)(w.from + job->at * nb_type_bytes(type)) - NB_TILE_HEADER, groups,
                              job->group0, 1, p, &bad);
-            else if ((w.codec == NB_CODEC_INT8 || w.codec == NB_CODEC_INT6) && w.bytes > NB_TILE_HEADER)
-                nb_add_other(type, nb_load4((const void *)(uintptr_t)w.from), (const char *)(uintptr_t)w.from, groups,
-                             job->group0, !decode, p, &bad);
+            else if ((w.codec == NB_CODEC_INT8 || w.codec == NB_CODEC_INT6) && w.bytes > NB_TILE_HEADER) {
+                const char *record = (const char *)(uintptr_t)w.from;
+                const uint32_t header = nb_load4(record);
+                if (nb_is_usual_int6(header, groups))
+                    nb_add_usual_int6(record, header, p);
+                else
+                    nb_add_other(type, header, record, groups, job->group0, !decode, p, &bad);
+            }
         }
     }
     if (!decode && job->own && active) {

@@ -253,7 +253,8 @@ unsigned cases_reduce(unsigned rounds, unsigned seed)
             abort();
         for (unsigned s = 0; s <= count; s++) {
             enum data_kind kind = rng_below(&r, 3) ? DATA_GAUSS : (enum data_kind)rng_below(&r, DATA_KINDS);
-            enum nb_codec codec = usual || rng_below(&r, 2) ? NB_CODEC_INT4 : (enum nb_codec)rng_below(&r, 3);
+            static const enum nb_codec others[] = {NB_CODEC_RAW, NB_CODEC_INT8, NB_CODEC_INT6};
+            enum nb_codec codec = usual || rng_below(&r, 2) ? NB_CODEC_INT4 : others[rng_below(&r, 3)];
             for (size_t i = 0; i < n; i++)
                 nb_store_value(type, s < count ? values : own + skew * size, i,
                                data_value(&r, kind, i, &scale));
