@@ -207,6 +207,23 @@ ssize_t nb_ulp_encode(enum nb_ulp_width width, const void *cur, const void *ref,
 int nb_ulp_decode(enum nb_ulp_width width, const void *coded, size_t len, const void *ref, size_t bytes,
                   void *dst);
 
+/* Spans for contents of which few values change, such as weights that reinforcement learning pushes to
+ * inference engines: the coder sends the gaps between changed values, and their distances. It compares
+ * unchanged memory at the speed of memory, and takes the form of nb_ulp_encode where many values change. The
+ * CPU alone has these functions. GPU kernels decode nb_ulp_encode's spans only, so both ends must be known to
+ * decode on the host. */
+
+/* Return an upper bound in bytes of the coded length of `bytes` bytes, 0 for an unknown width. */
+size_t nb_ulp_sparse_bound(enum nb_ulp_width width, size_t bytes);
+
+/* Encode as nb_ulp_encode does, with the bound of nb_ulp_sparse_bound. */
+ssize_t nb_ulp_encode_sparse(enum nb_ulp_width width, const void *cur, const void *ref, size_t bytes,
+                             size_t limit, void *dst, size_t cap);
+
+/* Decode a span of nb_ulp_encode_sparse or of nb_ulp_encode. Otherwise as nb_ulp_decode. */
+int nb_ulp_decode_sparse(enum nb_ulp_width width, const void *coded, size_t len, const void *ref,
+                         size_t bytes, void *dst);
+
 /* Return the width that codes the deltas of cur and ref (`bytes` bytes each, of unknown type) in the fewest
  * bytes, judged on samples. All variants return the same. A wrong guess costs length only. */
 enum nb_ulp_width nb_ulp_guess_width(const void *cur, const void *ref, size_t bytes);

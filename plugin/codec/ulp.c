@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "codec/dispatch.h"
 #include "codec/fpenv.h"
 #include "codec/row.h"
@@ -219,6 +220,104 @@ int nb_ulp_decode(enum nb_ulp_width width, const void *coded, size_t len, const 
         return -EINVAL;
     return decode_span(nb_variant()->ulp->decode[wi], nb_variant()->ulp->decode_two[wi], width, coded, len,
                        ref, bytes, dst);
+}
+
+/* ---- Sparse spans ------------------------------------------------------------------------------------ */
+
+size_t nb_ulp_sparse_bound(enum nb_ulp_width width, size_t bytes)
+{
+    const size_t bound = nb_ulp_bound(width, bytes), chunks = bytes / NB_ULP_CHUNK + 1;
+
+    return bound ? bound + 3 * chunks + NB_ULP_SPARSE_SLACK : 0;
+}
+
+ssize_t nb_ulp_encode_sparse(enum nb_ulp_width width, const void *cur, const void *ref, size_t bytes,
+                             size_t limit, void *dst, size_t cap)
+{
+    const int wi = width_index(width);
+    const struct nb_ulp_ops *ops = nb_variant()->ulp;
+    struct nb_ulp_sparse choices = {.records = 0};
+    const uint8_t *now = cur, *before = ref;
+    uint8_t *to = dst;
+
+    if (wi < 0)
+        return -EINVAL;
+    if (cap < nb_ulp_sparse_bound(width, bytes))
+        return -ENOSPC;
+    if (limit == 0)
+        return -E2BIG;
+    const size_t tail = bytes % width, whole = bytes - tail,
+                 chunks = whole / NB_ULP_CHUNK + !!(whole % NB_ULP_CHUNK);
+    size_t at = 1 + 2 * chunks;
+    bool changed = false;
+
+    to[0] = NB_ULP_SPAN_CHUNKS;
+    for (size_t i = 0; i < chunks; i++) {
+        const size_t from = i * NB_ULP_CHUNK,
+                     size = whole - from < NB_ULP_CHUNK ? whole - from : NB_ULP_CHUNK;
+        size_t len =
+            ops->encode_sparse[wi](&choices, maps[wi], now + from, before + from, size / width, to + at);
+
+        if (len == NB_ULP_NOT_SPARSE)
+            len = (size_t)encode_span(&(struct coding){.wi = (unsigned)wi, .maps = maps[wi], .nmaps = 4},
+                                      now + from, before + from, size, SIZE_MAX, to + at, cap - at);
+        nb_put16(to + 1 + 2 * i, (uint16_t)len);
+        at += len;
+        changed |= len != 0;
+        if (changed && at + tail >= limit)
+            return -E2BIG;
+    }
+    if (!changed && memcmp(now + whole, before + whole, tail) == 0) {
+        to[0] = NB_ULP_SPAN_EQUAL;
+        return limit > 1 ? 1 : -E2BIG;
+    }
+    memcpy(to + at, now + whole, tail);
+    at += tail;
+    return at < limit ? (ssize_t)at : -E2BIG;
+}
+
+int nb_ulp_decode_sparse(enum nb_ulp_width width, const void *coded, size_t len, const void *ref,
+                         size_t bytes, void *dst)
+{
+    const int wi = width_index(width);
+    const uint8_t *p = coded, *before = ref;
+    uint8_t *to = dst;
+
+    if (wi < 0)
+        return -EINVAL;
+    if (len == 0 || p[0] != NB_ULP_SPAN_CHUNKS)
+        return nb_ulp_decode(width, coded, len, ref, bytes, dst);
+    const size_t tail = bytes % width, whole = bytes - tail,
+                 chunks = whole / NB_ULP_CHUNK + !!(whole % NB_ULP_CHUNK);
+    size_t at = 1 + 2 * chunks;
+
+    if (len < at + tail)
+        return -EBADMSG;
+    for (size_t i = 0; i < chunks; i++) {
+        const size_t from = i * NB_ULP_CHUNK,
+                     size = whole - from < NB_ULP_CHUNK ? whole - from : NB_ULP_CHUNK;
+        const size_t record = nb_get16(p + 1 + 2 * i);
+        int err = 0;
+
+        if (record > len - tail - at)
+            return -EBADMSG;
+        if (record == 0) {
+            if (dst != ref)
+                memcpy(to + from, before + from, size);
+        } else if (p[at] & NB_ULP_SPARSE) {
+            err =
+                nb_variant()->ulp->decode_sparse[wi](p + at, record, before + from, size / width, to + from);
+        } else {
+            err = nb_ulp_decode(width, p + at, record, before + from, size, to + from);
+        }
+        if (err)
+            return err;
+        at += record;
+    }
+    if (len - at != tail)
+        return -EBADMSG;
+    memcpy(to + whole, p + at, tail);
+    return 0;
 }
 
 /* ---- delta4 -------------------------------------------------------------------------------------------- */

@@ -43,6 +43,22 @@
 #define NB_ULP_SPAN_EQUAL 0u
 #define NB_ULP_SPAN_BLOCKS 1u
 
+#define NB_ULP_SPAN_CHUNKS 2u
+
+/* Sparse spans. A chunk has a sparse record where at most one value in NB_ULP_FEW changes. */
+#define NB_ULP_CHUNK 32768u /* bytes */
+#define NB_ULP_FEW 8u
+#define NB_ULP_SPARSE 0x80u      /* first byte of a sparse record, beside shift and NB_ULP_PLAIN */
+#define NB_ULP_UNARY 0x40u       /* differences have high parts */
+#define NB_ULP_ESCAPE 20u        /* so many zeros in unary mean a number as it is */
+#define NB_ULP_GAP_BITS 16u      /* such a number of a gap */
+#define NB_ULP_GAP_MAX 15u       /* the largest parameter of gaps */
+#define NB_ULP_SAMPLE 64u        /* changed values by which a chunk is judged */
+#define NB_ULP_SPARSE_STRIDE 16u /* of the values whose exponents are counted */
+#define NB_ULP_SPARSE_REMAP 16u  /* records after which reading and split are chosen anew */
+#define NB_ULP_SPARSE_SLACK 32u  /* a record of a few values, and the last word of its string */
+#define NB_ULP_NOT_SPARSE SIZE_MAX
+
 /* The most low bits of one value. 64 bits hold the low bits of a 64-bit lane's values with 7 bits to spare,
  * so that one unaligned 8-byte load from any bit offset gets them all. */
 #define NB_ULP_KMAX(w) (7u * (w))
@@ -86,6 +102,18 @@ typedef uint32_t nb_ulp_probe_fn(const struct nb_ulp_map *map, const uint8_t *cu
 typedef size_t nb_delta4_encode_block_fn(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
                                          size_t n, unsigned *c, uint8_t *dst, uint64_t *lossy);
 
+/* What the encoder of sparse records has chosen, and the next record begins from. All 0 at first. */
+struct nb_ulp_sparse {
+    struct nb_ulp_map map;
+    unsigned c, split; /* split: lower exponents change often. 0: no split */
+    unsigned records;
+};
+
+/* Encode a chunk of n values with one of four readings. Return the length of the record, 0 where cur equals
+ * ref, or NB_ULP_NOT_SPARSE. dst has room for nb_ulp_sparse_bound. */
+typedef size_t nb_ulp_encode_sparse_fn(struct nb_ulp_sparse *s, const struct nb_ulp_map *maps,
+                                       const uint8_t *cur, const uint8_t *ref, size_t n, uint8_t *dst);
+
 struct nb_ulp_ops {
     nb_ulp_encode_block_fn *encode[3]; /* for widths 1, 2, 4 */
     nb_ulp_decode_block_fn *decode[3];
@@ -94,6 +122,9 @@ struct nb_ulp_ops {
     /* delta4, for widths 2 and 4. *lossy counts the runs with a floor. */
     nb_delta4_encode_block_fn *encode_floors[2];
     nb_ulp_decode_block_fn *decode_floors[2];
+    /* Sparse records. Their decoder reads nothing beyond len > 0 bytes. */
+    nb_ulp_encode_sparse_fn *encode_sparse[3];
+    nb_ulp_decode_block_fn *decode_sparse[3];
 };
 
 extern const struct nb_ulp_ops nb_ulp_portable;

@@ -21,6 +21,9 @@
 #include "codec/fp.h"
 #include "codec/ulp_bits.h"
 
+#define ULP_PDEP64(x, mask) _pdep_u64(x, mask)
+#include "codec/ulp_sparse.h"
+
 typedef struct {
     __m256i k[4], low[4], high; /* high: a byte a value, in order, at most 127 */
 } group32;

@@ -131,7 +131,68 @@ static inline void NAME(unsplit)(const group *g, lane *zz)
 }
 #endif
 
+#define HAVE_MASKS
+/* Return a bit for each of 64 values whose lane of the vectors, which have W bytes each, is 0. */
+static inline uint64_t NAME(zero_lanes)(const __m256i *v)
+{
+    uint64_t mask = 0;
+
+#if W == 4
+    for (int i = 0; i < 8; i++)
+        mask |= (uint64_t)(uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(v[i])) << 8 * i;
+#else
+    for (int i = 0; i < 2; i++) {
+#if W == 1
+        const __m256i bytes = v[i];
+#else
+        const __m256i bytes =
+            _mm256_permute4x64_epi64(_mm256_packs_epi16(v[2 * i], v[2 * i + 1]), _MM_SHUFFLE(3, 1, 2, 0));
+#endif
+        mask |= (uint64_t)(uint32_t)_mm256_movemask_epi8(bytes) << 32 * i;
+    }
+#endif
+    return ~mask;
+}
+
+#if W == 1
+#define LANES_OF(op) _mm256_##op##_epi8
+#elif W == 2
+#define LANES_OF(op) _mm256_##op##_epi16
+#else
+#define LANES_OF(op) _mm256_##op##_epi32
+#endif
+
+static inline uint64_t NAME(changed)(const uint8_t *cur, const uint8_t *ref)
+{
+    __m256i equal[2 * W];
+
+    for (int i = 0; i < 2 * W; i++)
+        equal[i] = LANES_OF(cmpeq)(_mm256_loadu_si256((const __m256i *)(cur + 32 * i)),
+                                   _mm256_loadu_si256((const __m256i *)(ref + 32 * i)));
+    return NAME(zero_lanes)(equal);
+}
+
+static inline uint64_t NAME(below)(const uint8_t *ref, uint32_t bound)
+{
+#if W == 1
+    const __m256i magnitude = _mm256_set1_epi8(MAGNITUDE), most = _mm256_set1_epi8((char)(bound - 1));
+#elif W == 2
+    const __m256i magnitude = _mm256_set1_epi16(MAGNITUDE), most = _mm256_set1_epi16((short)(bound - 1));
+#else
+    const __m256i magnitude = _mm256_set1_epi32(MAGNITUDE), most = _mm256_set1_epi32((int)(bound - 1));
+#endif
+    __m256i over[2 * W];
+
+    for (int i = 0; i < 2 * W; i++)
+        over[i] = LANES_OF(cmpgt)(
+            _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(ref + 32 * i)), magnitude), most);
+    return NAME(zero_lanes)(over);
+}
+
+#undef LANES_OF
+
 #include "codec/ulp_block.inc.h"
 
+#undef HAVE_MASKS
 #undef MAGNITUDE
 #undef LANE_BITS

@@ -14,6 +14,9 @@
 #include "codec/ulp_avx512_numbers.h"
 #include "codec/ulp_bits.h"
 
+#define ULP_PDEP64(x, mask) _pdep_u64(x, mask)
+#include "codec/ulp_sparse.h"
+
 #define NUMBER nb_ulp_avx512_numbers
 #define EACH64(x) _mm512_set1_epi64((long long)(x))
 

@@ -344,6 +344,47 @@ static inline void NAME(unsplit)(const group *g, lane *zz)
 }
 #endif
 
+#define HAVE_MASKS
+#if W == 1
+#define MASKS(op, a, b) (uint64_t) _mm512_##op##_epu8_mask(a(0), b(0))
+#elif W == 2
+#define MASKS(op, a, b) \
+    ((uint64_t)_mm512_##op##_epu16_mask(a(0), b(0)) | (uint64_t)_mm512_##op##_epu16_mask(a(1), b(1)) << 32)
+#else
+#define MASKS(op, a, b) \
+    ((uint64_t)_mm512_##op##_epu32_mask(a(0), b(0)) | (uint64_t)_mm512_##op##_epu32_mask(a(1), b(1)) << 16 | \
+     (uint64_t)_mm512_##op##_epu32_mask(a(2), b(2)) << 32 | \
+     (uint64_t)_mm512_##op##_epu32_mask(a(3), b(3)) << 48)
+#endif
+#define CUR(i) _mm512_loadu_si512(cur + 64 * (i))
+#define REF(i) _mm512_loadu_si512(ref + 64 * (i))
+#define UNSIGNED(i) _mm512_and_si512(REF(i), magnitude)
+#define BOUND(i) most
+
+static inline uint64_t NAME(changed)(const uint8_t *cur, const uint8_t *ref)
+{
+    return MASKS(cmpneq, CUR, REF);
+}
+
+static inline uint64_t NAME(below)(const uint8_t *ref, uint32_t bound)
+{
+#if W == 1
+    const __m512i magnitude = _mm512_set1_epi8(0x7f), most = _mm512_set1_epi8((char)bound);
+#elif W == 2
+    const __m512i magnitude = _mm512_set1_epi16(0x7fff), most = _mm512_set1_epi16((short)bound);
+#else
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff), most = _mm512_set1_epi32((int)bound);
+#endif
+
+    return MASKS(cmplt, UNSIGNED, BOUND);
+}
+
+#undef MASKS
+#undef CUR
+#undef REF
+#undef UNSIGNED
+#undef BOUND
+
 #include "codec/ulp_block.inc.h"
 
 #undef lane
@@ -362,3 +403,4 @@ static inline void NAME(unsplit)(const group *g, lane *zz)
 #undef EACH
 #undef HAVE_CELLS
 #undef HAVE_ESTIMATE
+#undef HAVE_MASKS

@@ -533,3 +533,5 @@ static int NAME(decode_floors)(const uint8_t *coded, size_t len, const uint8_t *
     return NAME(decode_any)(coded, len, ref, n, dst, 1);
 }
 #endif
+
+#include "codec/ulp_sparse.inc.h"

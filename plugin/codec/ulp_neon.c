@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "codec/ulp_bits.h"
+#include "codec/ulp_sparse.h"
 
 /* Parities of the bits up to each, in every byte. */
 static inline uint8x16_t parities(uint8x16_t x)

@@ -7,6 +7,7 @@
 
 #include "codec/fp.h"
 #include "codec/ulp_bits.h"
+#include "codec/ulp_sparse.h"
 
 typedef uint32_t lane;
 typedef struct {

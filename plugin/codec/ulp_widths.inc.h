@@ -32,4 +32,6 @@ const struct nb_ulp_ops ULP_TABLE = {
     .probe = {probe_w8, probe_w16, probe_w32},
     .encode_floors = {encode_floors_w16, encode_floors_w32},
     .decode_floors = {decode_floors_w16, decode_floors_w32},
+    .encode_sparse = {encode_sparse_w8, encode_sparse_w16, encode_sparse_w32},
+    .decode_sparse = {decode_sparse_w8, decode_sparse_w16, decode_sparse_w32},
 };

@@ -491,6 +491,278 @@ static uint32_t probe(unsigned w, const struct nb_ulp_map *map, const uint8_t *c
     return walk(zz, ex, NB_ULP_PROBE, c, w);
 }
 
+/* ---- sparse records ------------------------------------------------------------------------------------ */
+
+/* Append a number with the parameter k. `width` is that of numbers that are sent as they are. */
+static void put_number(struct bitstring *s, uint32_t v, unsigned k, unsigned width)
+{
+    const uint32_t high = v >> k;
+
+    if (high >= NB_ULP_ESCAPE) {
+        put(s, 0, NB_ULP_ESCAPE);
+        put(s, v, width);
+        return;
+    }
+    put(s, 0, high);
+    put(s, 1, 1);
+    put(s, v - (high << k), k);
+}
+
+/* Get such a number into *v. Bits behind the string's end are 0. Return false if it begins behind the end. */
+static bool get_number(const uint8_t *p, size_t len, size_t *pos, bool unary, unsigned k, unsigned width,
+                       uint32_t *v)
+{
+    unsigned high = 0;
+
+    if (*pos > 8 * len)
+        return false;
+    while (unary && high < NB_ULP_ESCAPE && !(*pos < 8 * len && get(p, &(size_t){*pos}))) {
+        high++;
+        ++*pos;
+    }
+    if (high == NB_ULP_ESCAPE) {
+        k = width;
+        high = 0;
+    } else if (unary) {
+        ++*pos;
+    }
+    *v = (uint32_t)((uint64_t)high << k);
+    for (unsigned i = 0; i < k; i++, ++*pos)
+        if (*pos < 8 * len)
+            *v |= (uint32_t)get(p, &(size_t){*pos}) << i;
+    return true;
+}
+
+static uint32_t number_bits(uint32_t v, unsigned k, unsigned width)
+{
+    return v >> k < NB_ULP_ESCAPE ? (v >> k) + 1 + k : NB_ULP_ESCAPE + width;
+}
+
+static uint32_t gaps_bits(const uint32_t *gaps, size_t n, unsigned k)
+{
+    uint32_t sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += number_bits(gaps[i], k, NB_ULP_GAP_BITS);
+    return sum;
+}
+
+/* Choose the parameter of n gaps among `values` values. */
+static unsigned gaps_parameter(const uint32_t *gaps, size_t n, size_t values)
+{
+    const size_t mean = (values - (n - 1)) / n;
+    unsigned k = 0, start;
+
+    while (mean >> (k + 1))
+        k++;
+    k = k > NB_ULP_GAP_MAX ? NB_ULP_GAP_MAX : k;
+    start = k;
+    while (k < NB_ULP_GAP_MAX && gaps_bits(gaps, n, k + 1) < gaps_bits(gaps, n, k))
+        k++;
+    if (k == start)
+        while (k > 0 && gaps_bits(gaps, n, k - 1) < gaps_bits(gaps, n, k))
+            k--;
+    return k;
+}
+
+/* Changed values of a chunk: place, exponent of the reference, and zigzagged difference less one. */
+struct change {
+    uint32_t at, ex, v;
+};
+
+static struct change change_at(unsigned w, const struct nb_ulp_map *map, const uint8_t *cur,
+                               const uint8_t *ref, uint32_t i)
+{
+    uint32_t zz, ex;
+
+    measure(w, map, cur + (size_t)i * w, ref + (size_t)i * w, 1, 1, &zz, &ex);
+    return (struct change){i, ex, zz - 1};
+}
+
+static uint32_t changes_bits(const struct change *x, size_t n, unsigned c, unsigned w)
+{
+    uint32_t sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += number_bits(x[i].v, 1 + low_bits(w, c, x[i].ex), 8 * w);
+    return sum;
+}
+
+/* Walk from *c upwards while that is cheaper, or else downwards. */
+static uint32_t changes_walk(const struct change *x, size_t n, unsigned *c, unsigned w)
+{
+    const unsigned start = *c;
+
+    while (*c < 255 && changes_bits(x, n, *c + 1, w) < changes_bits(x, n, *c, w))
+        ++*c;
+    if (*c == start)
+        while (*c > 0 && changes_bits(x, n, *c - 1, w) < changes_bits(x, n, *c, w))
+            --*c;
+    return changes_bits(x, n, *c, w);
+}
+
+/* Twice the estimated bits of the places of `changes` among `values`. */
+static uint32_t places_bits(uint32_t values, uint32_t changes)
+{
+    uint32_t best = UINT32_MAX;
+
+    if (values < changes)
+        values = changes;
+    for (unsigned k = 0; k <= NB_ULP_GAP_MAX; k++) {
+        uint32_t twice = changes * (2 * k + (k > 0 ? 1 : 2)) + 2 * ((values - changes) >> k);
+        if (twice < best)
+            best = twice;
+    }
+    return best;
+}
+
+static unsigned choose_split(unsigned w, const struct nb_ulp_map *map, const uint8_t *ref, size_t n,
+                             const struct change *x, size_t m)
+{
+    uint32_t whole, least, best, v = 0, values[256] = {0}, changes[256] = {0}, low_v = 0, low_m = 0;
+    unsigned split = 0;
+
+    for (size_t i = 0; i < n; i += NB_ULP_SPARSE_STRIDE) {
+        values[exponent(map, w, load(ref + i * w, w))] += NB_ULP_SPARSE_STRIDE;
+        v += NB_ULP_SPARSE_STRIDE;
+    }
+    for (size_t i = 0; i < m; i++)
+        changes[x[i].ex]++;
+    whole = places_bits(v, (uint32_t)m);
+    best = whole - whole / 16 < 32 ? 0 : whole - whole / 16 - 32;
+    for (unsigned t = 1; t < 256 && (uint64_t)t << map->shift <= (uint64_t)1 << (8 * w - 1); t++) {
+        low_v += values[t - 1];
+        low_m += changes[t - 1];
+        least = places_bits(low_v, low_m) + places_bits(v - low_v, (uint32_t)m - low_m);
+        if (least < best) {
+            best = least;
+            split = t;
+        }
+    }
+    return split;
+}
+
+static size_t encode_sparse(unsigned w, struct nb_ulp_sparse *s, const struct nb_ulp_map *maps,
+                            const uint8_t *cur, const uint8_t *ref, size_t n, uint8_t *dst)
+{
+    static struct change x[NB_ULP_CHUNK], sample[NB_ULP_SAMPLE];
+    static uint32_t gaps[2][NB_ULP_CHUNK];
+    size_t m = 0, count[2] = {0, 0}, class_size[2] = {0, 0}, since[2] = {0, 0}, samples;
+    unsigned k[2] = {0, 0};
+    bool unary = false;
+
+    for (size_t i = 0; i < n; i++)
+        if (load(cur + i * w, w) != load(ref + i * w, w))
+            x[m++].at = (uint32_t)i;
+    if (m == 0 || m > n / NB_ULP_FEW)
+        return m ? NB_ULP_NOT_SPARSE : 0;
+    samples = m < NB_ULP_SAMPLE ? m : NB_ULP_SAMPLE;
+    if (s->records++ % NB_ULP_SPARSE_REMAP == 0) {
+        uint32_t best = UINT32_MAX;
+        for (unsigned j = 0; j < 4; j++) {
+            uint32_t zz[NB_ULP_SAMPLE], ex[NB_ULP_SAMPLE];
+            for (size_t i = 0; i < samples; i++) {
+                sample[i] = change_at(w, &maps[j], cur, ref, x[i * m / samples].at);
+                zz[i] = sample[i].v + 1;
+                ex[i] = sample[i].ex;
+            }
+            unsigned c = estimate(zz, ex, samples);
+            uint32_t bits = changes_walk(sample, samples, &c, w);
+            if (bits < best) {
+                best = bits;
+                s->map = maps[j];
+                s->c = c;
+            }
+        }
+        for (size_t i = 0; i < m; i++)
+            x[i] = change_at(w, &s->map, cur, ref, x[i].at);
+        s->split = choose_split(w, &s->map, ref, n, x, m);
+    } else {
+        for (size_t i = 0; i < samples; i++)
+            sample[i] = change_at(w, &s->map, cur, ref, x[i * m / samples].at);
+        changes_walk(sample, samples, &s->c, w);
+        for (size_t i = 0; i < m; i++)
+            x[i] = change_at(w, &s->map, cur, ref, x[i].at);
+    }
+    for (size_t i = 0, j = 0; i < n; i++) {
+        const int class = exponent(&s->map, w, load(ref + i * w, w)) >= s->split;
+        class_size[class]++;
+        if (j < m && x[j].at == i) {
+            gaps[class][count[class]++] = (uint32_t)(class_size[class] - 1 - since[class]);
+            since[class] = class_size[class];
+            j++;
+        }
+    }
+    for (int class = s->split ? 0 : 1; class < 2; class ++) {
+        gaps[class][count[class]++] = (uint32_t)(class_size[class] - since[class]);
+        k[class] = gaps_parameter(gaps[class], count[class], class_size[class]);
+    }
+    for (size_t i = 0; i < m; i++)
+        unary |= x[i].v >> (1 + low_bits(w, s->c, x[i].ex)) != 0;
+    dst[0] = (uint8_t)(NB_ULP_SPARSE | (unary ? NB_ULP_UNARY : 0) | (s->map.plain ? NB_ULP_PLAIN : 0) |
+                       s->map.shift);
+    dst[1] = (uint8_t)s->c;
+    dst[2] = (uint8_t)s->split;
+    dst[3] = (uint8_t)(k[0] | k[1] << 4);
+    struct bitstring bits = {dst + 4, 0};
+    for (int class = 0; class < 2; class ++)
+        for (size_t i = 0; i < count[class]; i++)
+            put_number(&bits, gaps[class][i], k[class], NB_ULP_GAP_BITS);
+    for (size_t i = 0; i < m; i++) {
+        const unsigned low = 1 + low_bits(w, s->c, x[i].ex);
+        if (unary)
+            put_number(&bits, x[i].v, low, 8 * w);
+        else
+            put(&bits, x[i].v, low);
+    }
+    return 4 + (bits.bits + 7) / 8;
+}
+
+static int decode_sparse(unsigned w, const uint8_t *coded, size_t len, const uint8_t *ref, size_t n,
+                         uint8_t *dst)
+{
+    static uint8_t changed[2][NB_ULP_CHUNK], class_of[NB_ULP_CHUNK];
+    const struct nb_ulp_map map = {coded[0] & NB_ULP_SHIFT_MASK, (coded[0] & NB_ULP_PLAIN) != 0, 0};
+    const bool unary = coded[0] & NB_ULP_UNARY;
+    const uint64_t all = ((uint64_t)1 << 8 * w) - 1;
+    size_t class_size[2] = {0, 0}, pos = 0;
+    uint32_t v;
+
+    if (len < 4 || map.shift >= 8 * w || map.shift + 9u < 8 * w ||
+        (uint64_t)coded[2] << map.shift > (uint64_t)1 << (8 * w - 1) || (coded[2] == 0 && coded[3] % 16))
+        return -EBADMSG;
+    for (size_t i = 0; i < n; i++) {
+        class_of[i] = exponent(&map, w, load(ref + i * w, w)) >= coded[2];
+        class_size[class_of[i]]++;
+    }
+    memset(changed, 0, sizeof changed);
+    for (int class = coded[2] ? 0 : 1; class < 2; class ++) {
+        const unsigned k = class ? coded[3] / 16 : coded[3] % 16;
+        for (size_t at = 0;; at++) {
+            if (!get_number(coded + 4, len - 4, &pos, true, k, NB_ULP_GAP_BITS, &v))
+                return -EBADMSG;
+            at += v;
+            if (at > class_size[class])
+                return -EBADMSG;
+            if (at == class_size[class])
+                break;
+            changed[class][at] = 1;
+        }
+    }
+    memmove(dst, ref, n * w);
+    for (size_t i = 0, at[2] = {0, 0}; i < n; i++) {
+        const uint32_t r = load(dst + i * w, w);
+        if (!changed[class_of[i]][at[class_of[i]]++])
+            continue;
+        if (!get_number(coded + 4, len - 4, &pos, unary, 1 + low_bits(w, coded[1], exponent(&map, w, r)),
+                        8 * w, &v))
+            return -EBADMSG;
+        const int64_t z = (int64_t)(((uint64_t)v + 1) & all), d = z & 1 ? -(z / 2) - 1 : z / 2;
+        store(dst + i * w, w, pattern(&map, w, wrap(w, ordered(&map, w, r) + d)));
+    }
+    return (pos + 7) / 8 == len - 4 ? 0 : -EBADMSG;
+}
+
 #define VARIANT(w) \
     static size_t encode_##w(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref, size_t n, \
                              unsigned *c, uint8_t *dst) \
@@ -505,6 +777,16 @@ static uint32_t probe(unsigned w, const struct nb_ulp_map *map, const uint8_t *c
                               unsigned *c) \
     { \
         return probe(w, map, cur, ref, c); \
+    } \
+    static size_t encode_sparse_##w(struct nb_ulp_sparse *s, const struct nb_ulp_map *maps, \
+                                    const uint8_t *cur, const uint8_t *ref, size_t n, uint8_t *dst) \
+    { \
+        return encode_sparse(w, s, maps, cur, ref, n, dst); \
+    } \
+    static int decode_sparse_##w(const uint8_t *coded, size_t len, const uint8_t *ref, size_t n, \
+                                 uint8_t *dst) \
+    { \
+        return decode_sparse(w, coded, len, ref, n, dst); \
     }
 
 VARIANT(1)
@@ -532,4 +814,6 @@ const struct nb_ulp_ops reference_ulp = {
     .probe = {probe_1, probe_2, probe_4},
     .encode_floors = {encode_floors_2, encode_floors_4},
     .decode_floors = {decode_floors_2, decode_floors_4},
+    .encode_sparse = {encode_sparse_1, encode_sparse_2, encode_sparse_4},
+    .decode_sparse = {decode_sparse_1, decode_sparse_2, decode_sparse_4},
 };

@@ -155,6 +155,22 @@ static void make(enum kind kind, double ratio, uint8_t *ref, uint8_t *cur, size_
         cur[rnd() % bytes] ^= (uint8_t)(1 << rnd() % 8);
 }
 
+/* Change `per_mille` of the values by the difference, up or down, in one part of `rows` of 512 bytes. */
+static void change_few(unsigned w, const uint8_t *ref, uint8_t *cur, size_t bytes, unsigned per_mille,
+                       uint32_t most, unsigned rows)
+{
+    memcpy(cur, ref, bytes);
+    for (size_t i = 0; i + w <= bytes; i += w) {
+        uint32_t x = 0;
+
+        if (i / 512 % rows || rnd() % 1000 >= per_mille)
+            continue;
+        memcpy(&x, cur + i, w);
+        x += (uint32_t)(rnd() & 1 ? 1 + rnd() % most : 0 - (1 + rnd() % most));
+        memcpy(cur + i, &x, w);
+    }
+}
+
 static const enum nb_ulp_width widths[] = {NB_ULP_8, NB_ULP_16, NB_ULP_32};
 
 static void *exact(size_t bytes)
@@ -164,18 +180,31 @@ static void *exact(size_t bytes)
     return p;
 }
 
+/* The two kinds of spans. */
+struct form {
+    size_t (*bound)(enum nb_ulp_width width, size_t bytes);
+    ssize_t (*encode)(enum nb_ulp_width width, const void *cur, const void *ref, size_t bytes, size_t limit,
+                      void *dst, size_t cap);
+    int (*decode)(enum nb_ulp_width width, const void *coded, size_t len, const void *ref, size_t bytes,
+                  void *dst);
+};
+
+static const struct form blocks = {nb_ulp_bound, nb_ulp_encode, nb_ulp_decode};
+static const struct form sparse = {nb_ulp_sparse_bound, nb_ulp_encode_sparse, nb_ulp_decode_sparse};
+
 /* Encode with every variant, compare with the reference coder, and decode each with each. Return the coded
  * length. */
-static size_t check_one(enum nb_ulp_width width, const uint8_t *cur, const uint8_t *ref, size_t bytes)
+static size_t check_form(const struct form *form, enum nb_ulp_width width, const uint8_t *cur,
+                         const uint8_t *ref, size_t bytes)
 {
-    const size_t bound = nb_ulp_bound(width, bytes);
+    const size_t bound = form->bound(width, bytes);
     uint8_t *first = exact(bound), *coded = exact(bound), *out = exact(bytes + 2), *tight;
     ssize_t len = 0, got;
 
     for (int v = VARIANT_REFERENCE; next_variant(&v); v++) {
         uint8_t *to = v == VARIANT_REFERENCE ? first : coded;
         memset(to, 0xa5, bound);
-        got = nb_ulp_encode(width, cur, ref, bytes, SIZE_MAX, to, bound);
+        got = form->encode(width, cur, ref, bytes, SIZE_MAX, to, bound);
         ck_assert_msg(got > 0 && (size_t)got <= bound, "%s: %zd of %zu", variant_name(v), got, bound);
         if (v == VARIANT_REFERENCE)
             len = got;
@@ -183,21 +212,21 @@ static size_t check_one(enum nb_ulp_width width, const uint8_t *cur, const uint8
                       "%s differs: width %d bytes %zu lengths %zd %zd", variant_name(v), (int)width, bytes,
                       len, got);
         /* the limit is exclusive and exact */
-        ck_assert_int_eq(nb_ulp_encode(width, cur, ref, bytes, (size_t)len + 1, to, bound), len);
-        ck_assert_int_eq(nb_ulp_encode(width, cur, ref, bytes, (size_t)len, to, bound), -E2BIG);
-        ck_assert_int_eq(nb_ulp_encode(width, cur, ref, bytes, SIZE_MAX, to, bound - 1), -ENOSPC);
+        ck_assert_int_eq(form->encode(width, cur, ref, bytes, (size_t)len + 1, to, bound), len);
+        ck_assert_int_eq(form->encode(width, cur, ref, bytes, (size_t)len, to, bound), -E2BIG);
+        ck_assert_int_eq(form->encode(width, cur, ref, bytes, SIZE_MAX, to, bound - 1), -ENOSPC);
     }
     tight = exact((size_t)len); /* so that a sanitizer sees reads beyond the end */
     memcpy(tight, first, (size_t)len);
     for (int v = VARIANT_REFERENCE; next_variant(&v); v++) {
         memset(out, 0x5a, bytes + 2);
-        ck_assert_int_eq(nb_ulp_decode(width, tight, (size_t)len, ref, bytes, out + 1), 0);
+        ck_assert_int_eq(form->decode(width, tight, (size_t)len, ref, bytes, out + 1), 0);
         ck_assert_msg(memcmp(out + 1, cur, bytes) == 0 && out[0] == 0x5a && out[bytes + 1] == 0x5a,
                       "%s: width %d bytes %zu", variant_name(v), (int)width, bytes);
         memcpy(out, ref, bytes);
-        ck_assert_int_eq(nb_ulp_decode(width, tight, (size_t)len, out, bytes, out), 0);
+        ck_assert_int_eq(form->decode(width, tight, (size_t)len, out, bytes, out), 0);
         ck_assert_msg(memcmp(out, cur, bytes) == 0, "in place: %s", variant_name(v));
-        ck_assert_int_eq(nb_ulp_decode(width, tight, (size_t)len - 1, ref, bytes, out), -EBADMSG);
+        ck_assert_int_eq(form->decode(width, tight, (size_t)len - 1, ref, bytes, out), -EBADMSG);
     }
     free(first);
     free(coded);
@@ -205,6 +234,11 @@ static size_t check_one(enum nb_ulp_width width, const uint8_t *cur, const uint8
     free(tight);
     nb_codec_select(NB_VARIANT_AUTO);
     return (size_t)len;
+}
+
+static size_t check_one(enum nb_ulp_width width, const uint8_t *cur, const uint8_t *ref, size_t bytes)
+{
+    return check_form(&blocks, width, cur, ref, bytes);
 }
 
 START_TEST(round_trips)
@@ -221,8 +255,10 @@ START_TEST(round_trips)
             uint8_t *a = exact(lengths[l] + 1), *b = exact(lengths[l] + 1);
             state = 1 + 1000 * (uint64_t)_i + 2 * l + (uint64_t)r;
             make(kind, ratios[(l + (size_t)r) % 4], a + 1, b + 1, lengths[l]);
-            for (int w = 0; w < 3; w++)
+            for (int w = 0; w < 3; w++) {
                 check_one(widths[w], b + 1, a + 1, lengths[l]);
+                check_form(&sparse, widths[w], b + 1, a + 1, lengths[l]);
+            }
             free(a);
             free(b);
         }
@@ -331,18 +367,22 @@ START_TEST(malformed)
 {
     const size_t bytes = 6000;
     uint8_t *a = exact(bytes), *b = exact(bytes), *out[NB_VARIANT_COUNT],
-            *coded = exact(nb_ulp_bound(NB_ULP_8, bytes));
+            *coded = exact(nb_ulp_sparse_bound(NB_ULP_8, bytes));
+    const struct form *form = _i < 3 ? &blocks : &sparse;
     unsigned accepted = 0, refused = 0;
 
     for (int v = 0; v < NB_VARIANT_COUNT; v++)
         out[v] = exact(bytes);
     state = 99 + (uint64_t)_i;
     for (int round = 0; round < 1500; round++) {
-        enum nb_ulp_width width = widths[_i];
+        enum nb_ulp_width width = widths[_i % 3];
         size_t use = 1 + rnd() % bytes;
         if (round % 50 == 0)
             make((enum kind)(round / 50 % KINDS), 0.003, a, b, bytes);
-        ssize_t len = nb_ulp_encode(width, b, a, use, SIZE_MAX, coded, nb_ulp_bound(width, use));
+        if (_i >= 3 && round % 50 == 0)
+            change_few((unsigned)width, a, b, bytes, 1 + (unsigned)(rnd() % 130), 1 + (unsigned)(rnd() % 9),
+                       1);
+        ssize_t len = form->encode(width, b, a, use, SIZE_MAX, coded, form->bound(width, use));
         ck_assert_int_gt(len, 0);
         size_t keep = rnd() % 4 ? (size_t)len : 1 + rnd() % (size_t)len;
         uint8_t *tight = exact(keep);
@@ -351,7 +391,7 @@ START_TEST(malformed)
             tight[rnd() % 3 ? rnd() % keep : rnd() % (keep < 40 ? keep : 40)] = (uint8_t)rnd();
         int rc = 1, same = 0;
         for (int v = VARIANT_REFERENCE; next_variant(&v); v++) {
-            int got = nb_ulp_decode(width, tight, keep, a, use, out[v]);
+            int got = form->decode(width, tight, keep, a, use, out[v]);
             ck_assert(got == 0 || got == -EBADMSG);
             if (rc == 1)
                 rc = got, same = v;
@@ -369,6 +409,79 @@ START_TEST(malformed)
     free(a);
     free(b);
     free(coded);
+}
+END_TEST
+
+/* Few changes: all variants agree with the reference coder, and every byte arrives. Chunks of both kinds, of
+ * none, and a last one of any length. */
+START_TEST(few_changes)
+{
+    static const unsigned per_mille[] = {1, 10, 50, 100, 125, 150, 400, 3};
+    static const size_t lengths[] = {30, 300, 4100, 32769, 70003};
+    const unsigned w = (unsigned)widths[_i];
+
+    for (size_t l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++) {
+        for (unsigned p = 0; p < sizeof(per_mille) / sizeof(per_mille[0]); p++) {
+            const enum kind kind =
+                (enum kind[]){RANDOM, BF16, F32, E4M3, SPECIAL, F16, ZERO, INT8}[(l + p) % 8];
+            uint8_t *a = exact(lengths[l]), *b = exact(lengths[l]);
+            state = 1 + 100 * l + p;
+            make(kind, 0.01, a, b, lengths[l]);
+            change_few(w, a, b, lengths[l], per_mille[p],
+                       (const uint32_t[]){1, 1, 2, 40, UINT32_MAX}[(3 * l + p) % 5],
+                       (const unsigned[]){1, 1, 2, 9, 100}[(l + 2 * p) % 5]);
+            check_form(&sparse, widths[_i], b, a, lengths[l]);
+            free(a);
+            free(b);
+        }
+    }
+    /* Small steps of weights: small values change more often. */
+    for (unsigned p = 0; p < 3; p++) {
+        const size_t bytes = 100000;
+        uint8_t *a = exact(bytes), *b = exact(bytes);
+        state = 50 + p;
+        make(BF16, (const double[]){1e-5, 1e-4, 3e-4}[p], a, b, bytes);
+        check_form(&sparse, widths[_i], b, a, bytes);
+        free(a);
+        free(b);
+    }
+}
+END_TEST
+
+/* The price of random changes by one unit is at most a tenth above the entropy, and the changes of small
+ * steps, which depend on exponents, cost less than their entropy without exponents. */
+START_TEST(near_entropy)
+{
+    static const unsigned per_mille[] = {10, 30, 50, 100};
+    const size_t n = 1 << 17;
+    uint8_t *a = exact(2 * n), *b = exact(2 * n);
+
+    for (unsigned p = 0; p <= 4; p++) {
+        double count[65536] = {0}, entropy = 0;
+        state = 9;
+        make(BF16, 1e-4, a, b, 2 * n);
+        if (p < 4)
+            change_few(2, a, b, 2 * n, per_mille[p], 1, 1);
+        for (size_t i = 0; i < n; i++) {
+            uint16_t x, r;
+            memcpy(&x, b + 2 * i, 2);
+            memcpy(&r, a + 2 * i, 2);
+            /* Differences of magnitudes. No sign changes here, and zeros are rare. */
+            count[(uint16_t)((x & 0x7fff) - (r & 0x7fff))]++;
+        }
+        for (unsigned i = 0; i < 65536; i++)
+            entropy -= count[i] ? count[i] / (double)n * log2(count[i] / (double)n) : 0;
+        const double bits = 8.0 * (double)check_form(&sparse, NB_ULP_16, b, a, 2 * n) / (double)n;
+        printf("changed %.4f: %.3f bits a value, entropy %.3f\n", 1 - count[0] / (double)n, bits, entropy);
+        ck_assert(p < 4 ? bits < 1.1 * entropy : bits < entropy);
+        /* Unchanged parts cost nothing to speak of. */
+        if (p == 1) {
+            change_few(2, a, b, 2 * n, 100, 1, 100);
+            ck_assert_uint_lt(check_form(&sparse, NB_ULP_16, b, a, 2 * n), 2000);
+        }
+    }
+    free(a);
+    free(b);
 }
 END_TEST
 
@@ -439,5 +552,42 @@ START_TEST(frozen)
 }
 END_TEST
 
+/* The same of sparse spans, with chunks of both kinds and an unchanged one. */
+START_TEST(frozen_sparse)
+{
+    static const uint64_t want[3][2] = {{10953, UINT64_C(0x1034a207651c845d)},
+                                        {5399, UINT64_C(0x68ebb743238c6234)},
+                                        {3094, UINT64_C(0xdc70e9fe379e9239)}};
+    const size_t bytes = 130001, bound = nb_ulp_sparse_bound(NB_ULP_8, bytes);
+    uint8_t *a = exact(bytes), *b = exact(bytes), *out = exact(bound);
+
+    for (int w = 0; w < 3; w++) {
+        const unsigned size = (unsigned)widths[w];
+        state = 6;
+        for (size_t i = 0; i < bytes; i++)
+            a[i] = b[i] = (uint8_t)rnd();
+        for (size_t i = 0; i + size <= bytes; i += size) {
+            uint32_t x = 0;
+            memcpy(&x, a + i, size);
+            /* Few changes where exponents are large, more where they are small, many in the last chunk. */
+            const unsigned often = (x >> (8 * size - 5) & 15) < 4 ? 10 : 40;
+            if (i / 32768 == 1 || rnd() % (i < 3 * 32768 ? often : 3))
+                continue;
+            x += (uint32_t)(rnd() & 1 ? 1 + rnd() % 2 : 0xffffffff - rnd() % 2);
+            memcpy(b + i, &x, size);
+        }
+        ssize_t len = nb_ulp_encode_sparse(widths[w], b, a, bytes, SIZE_MAX, out, bound);
+        ck_assert_int_gt(len, 0);
+        ck_assert_msg((uint64_t)len == want[w][0] && nb_hash64(out, (size_t)len, 0) == want[w][1],
+                      "width %u: %zd, %#llx", size, len, (unsigned long long)nb_hash64(out, (size_t)len, 0));
+        check_form(&sparse, widths[w], b, a, bytes);
+    }
+    free(a);
+    free(b);
+    free(out);
+}
+END_TEST
+
 SUITE_MAIN("ulp", LOOP(round_trips, 0, KINDS), TEST(equal_is_one_byte), TEST(arguments),
-           TEST(limit_stops_early), TEST(bits_a_value), LOOP(malformed, 0, 3), TEST(guesses), TEST(frozen))
+           TEST(limit_stops_early), TEST(bits_a_value), LOOP(malformed, 0, 6), LOOP(few_changes, 0, 3),
+           TEST(near_entropy), TEST(guesses), TEST(frozen), TEST(frozen_sparse))

@@ -3,8 +3,8 @@
  * Fuzz target: the ulp and delta4 decoders on bytes of any origin, and their encoders on any pair of
  * contents. All variants must agree to the byte, ulp must give back its input, and delta4 keep its promises.
  *
- * Input: action u8 (0 decode, 1 encode, and 2 and 3 the same with delta4), width or type u8, bytes u16, kind
- * u8, seed u64. For decode, coded bytes follow, and the reference is made from the seed. For encode,
+ * Input: action u8 (0 decode, 1 encode, 2 and 3 the same with delta4, 4 and 5 with sparse spans), width or
+ * type u8, bytes u16, kind u8, seed u64. For decode, coded bytes follow, and the reference is made from the seed. For encode,
  * differences follow that are xored into a copy of the reference, repeated as often as needed.
  */
 #include <errno.h>
@@ -36,6 +36,12 @@ typedef int decoder(unsigned what, const void *coded, size_t len, const void *re
 static int ulp_decoder(unsigned what, const void *coded, size_t len, const void *ref, size_t bytes, void *out)
 {
     return nb_ulp_decode(widths[what], coded, len, ref, bytes, out);
+}
+
+static int sparse_decoder(unsigned what, const void *coded, size_t len, const void *ref, size_t bytes,
+                          void *out)
+{
+    return nb_ulp_decode_sparse(widths[what], coded, len, ref, bytes, out);
 }
 
 static int delta4_decoder(unsigned what, const void *coded, size_t len, const void *ref, size_t bytes,
@@ -75,18 +81,24 @@ static void decode(struct fuzz_input *in, decoder *decode_as, unsigned what, con
     free(coded);
 }
 
-static void encode(struct fuzz_input *in, enum nb_ulp_width width, const uint8_t *ref, size_t bytes)
+typedef ssize_t encoder(enum nb_ulp_width width, const void *cur, const void *ref, size_t bytes, size_t limit,
+                        void *dst, size_t cap);
+
+/* Encode with `encode_as` and decode with `decode_as`. `mask` keeps some of each 32 bytes' differences. */
+static void encode(struct fuzz_input *in, encoder *encode_as, decoder *decode_as, unsigned what,
+                   const uint8_t *ref, size_t bytes, uint32_t mask)
 {
-    const size_t bound = nb_ulp_bound(width, bytes), period = in->left;
+    const enum nb_ulp_width width = widths[what];
+    const size_t bound = nb_ulp_sparse_bound(width, bytes), period = in->left;
     uint8_t *cur = fuzz_alloc(bytes, 0), *want = NULL, *out, *back = fuzz_alloc(bytes, 0);
     ssize_t want_len = 0;
 
     for (size_t i = 0; i < bytes; i++)
-        cur[i] = ref[i] ^ (period ? in->p[i % period] : 0);
+        cur[i] = ref[i] ^ (period && mask >> i % 32 & 1 ? in->p[i % period] : 0);
     FUZZ_CHECK(nb_ulp_bound(nb_ulp_guess_width(cur, ref, bytes), bytes) >= bytes);
     for (int v = VARIANT_REFERENCE; next_variant(&v); v++) {
         out = fuzz_alloc(bound, 0xa5);
-        ssize_t len = nb_ulp_encode(width, cur, ref, bytes, SIZE_MAX, out, bound);
+        ssize_t len = encode_as(width, cur, ref, bytes, SIZE_MAX, out, bound);
         FUZZ_CHECK(len > 0 && (size_t)len <= bound);
         if (!want) {
             want = out;
@@ -95,9 +107,9 @@ static void encode(struct fuzz_input *in, enum nb_ulp_width width, const uint8_t
         FUZZ_CHECK(len == want_len && memcmp(out, want, (size_t)len) == 0);
         uint8_t *tight = fuzz_alloc((size_t)len, 0);
         memcpy(tight, out, (size_t)len);
-        FUZZ_CHECK(nb_ulp_decode(width, tight, (size_t)len, ref, bytes, back) == 0);
+        FUZZ_CHECK(decode_as(what, tight, (size_t)len, ref, bytes, back) == 0);
         FUZZ_CHECK(memcmp(back, cur, bytes) == 0);
-        FUZZ_CHECK(nb_ulp_encode(width, cur, ref, bytes, (size_t)len, out, bound) == -E2BIG);
+        FUZZ_CHECK(encode_as(width, cur, ref, bytes, (size_t)len, out, bound) == -E2BIG);
         free(tight);
         if (out != want)
             free(out);
@@ -173,8 +185,7 @@ static void delta4_encode(struct fuzz_input *in, enum nb_dtype type, const uint8
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct fuzz_input in = {data, size};
-    const unsigned action = (unsigned)fuzz_take(&in, 1) % 4, what = (unsigned)fuzz_take(&in, 1) % 3;
-    const enum nb_ulp_width width = widths[what];
+    const unsigned action = (unsigned)fuzz_take(&in, 1) % 6, what = (unsigned)fuzz_take(&in, 1) % 3;
     const enum nb_dtype type = (enum nb_dtype)what;
     const size_t bytes = fuzz_take(&in, 2) % MOST_BYTES;
     const unsigned kind = (unsigned)fuzz_take(&in, 1);
@@ -183,9 +194,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (action == 0)
         decode(&in, ulp_decoder, what, ref, bytes);
     else if (action == 1)
-        encode(&in, width, ref, bytes);
+        encode(&in, nb_ulp_encode, ulp_decoder, what, ref, bytes, UINT32_MAX);
     else if (action == 2)
         decode(&in, delta4_decoder, what, ref, bytes);
+    else if (action == 4)
+        decode(&in, sparse_decoder, what, ref, bytes);
+    else if (action == 5)
+        encode(&in, nb_ulp_encode_sparse, sparse_decoder, what, ref, bytes, 0x01000010);
     else
         delta4_encode(&in, type, ref, bytes);
     free(ref);

@@ -146,7 +146,7 @@ static void ulp(void)
                     cur[i] ^= (uint8_t)(fuzz_random(&rng) % 5 == 0 ? fuzz_random(&rng) & 3 : 0);
                 ssize_t len = nb_ulp_encode(widths[w], cur, ref, sizes[s], SIZE_MAX, coded, sizeof(coded));
                 FUZZ_CHECK(len > 0);
-                for (unsigned action = 0; action < 4; action++) {
+                for (unsigned action = 0; action < 6; action++) {
                     /* Change low bits of 16-bit and of 32-bit values, and more of them where the codec drops
                      * them. */
                     const unsigned every = action == 3 && w == NB_F32 ? 4 : 2, mask = action == 3 ? 127 : 3;
@@ -162,6 +162,15 @@ static void ulp(void)
                             cur[i] ^= (uint8_t)(fuzz_random(&rng) & 127);
                         len = nb_delta4_encode((enum nb_dtype)w, cur, ref, sizes[s], SIZE_MAX, coded,
                                                sizeof(coded), NULL);
+                        FUZZ_CHECK(len > 0);
+                    }
+                    if (action == 4) { /* one value in 16, and more than one unit of some */
+                        memcpy(cur, ref, sizes[s]);
+                        for (size_t i = 0; i < sizes[s]; i += 4)
+                            cur[i] ^=
+                                (uint8_t)(fuzz_random(&rng) % 16 == 0 ? 1 + (fuzz_random(&rng) & 6) : 0);
+                        len = nb_ulp_encode_sparse(widths[w], cur, ref, sizes[s], SIZE_MAX, coded,
+                                                   sizeof(coded));
                         FUZZ_CHECK(len > 0);
                     }
                     if (action % 2 == 0)

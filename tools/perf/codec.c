@@ -26,7 +26,8 @@ struct bench {
     size_t cap;
     size_t len[REDUCE_SOURCES], ulp_len;
     uint8_t *ulp_coded, *delta4_coded;
-    size_t ulp_cap, delta4_len;
+    size_t ulp_cap, delta4_len, sparse_len;
+    uint8_t *sparse_coded;
     int8_t *err;
     uint8_t *scale;
     double seconds; /* time for one row */
@@ -95,6 +96,16 @@ static long op_ulp_decode(struct bench *b)
     return nb_ulp_decode(width_of(b), b->ulp_coded, b->ulp_len, b->ref, b->bytes, b->dst);
 }
 
+static long op_sparse_encode(struct bench *b)
+{
+    return nb_ulp_encode_sparse(width_of(b), b->src, b->ref, b->bytes, SIZE_MAX, b->sparse_coded, b->ulp_cap);
+}
+
+static long op_sparse_decode(struct bench *b)
+{
+    return nb_ulp_decode_sparse(width_of(b), b->sparse_coded, b->sparse_len, b->ref, b->bytes, b->dst);
+}
+
 static long op_delta4_encode(struct bench *b)
 {
     return nb_delta4_encode(b->type, b->src, b->ref, b->bytes, SIZE_MAX, b->delta4_coded, b->ulp_cap, NULL);
@@ -148,6 +159,8 @@ static const struct {
     {"check_raw", op_check_raw, 1, false, false},
     {"ulp_encode", op_ulp_encode, 1, true, false},
     {"ulp_decode", op_ulp_decode, 1, true, false},
+    {"sparse_encode", op_sparse_encode, 1, true, false},
+    {"sparse_decode", op_sparse_decode, 1, true, false},
     {"delta4_encode", op_delta4_encode, 1, true, false},
     {"delta4_decode", op_delta4_decode, 1, true, false},
     {"hash", op_hash, 1, true, true},
@@ -207,16 +220,80 @@ static void store(enum nb_dtype type, uint8_t *buf, size_t i, double value)
     memcpy(buf + 2 * i, &h, 2);
 }
 
-/* Make data. Gradients are normal with a scale that drifts over the vector, and a share `zeros` of them is 0.
- * Weights are rows of normal values, with their state one step of the optimizer ago (rms of the change `step`
- * times rms of the weights). */
-static void fill(struct bench *b, bool weights, double step, double zeros)
+/* How weights differ from their earlier state. */
+struct change {
+    double step;  /* rms of the change over the weights' own */
+    double share; /* or at least 0: of the values that change, by one unit of the last place, up or down */
+    double rows;  /* part of the rows in which all these changes are */
+};
+
+#define ROW 4096u
+
+/* Move a value by one unit of the last place, away from zero or towards it. */
+static void nudge(struct bench *b, size_t i, bool up)
 {
+    const size_t w = nb_dtype_size(b->type);
+    uint32_t x = 0;
+
+    memcpy(&x, b->src + w * i, w);
+    x = up || !(x & 0x7fff) ? x + 1 : x - 1;
+    memcpy(b->src + w * i, &x, w);
+}
+
+static int in_order(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Print the share of the weights that change, and the entropy of their differences as ordered integers. */
+static void print_entropy(const struct bench *b)
+{
+    const size_t w = nb_dtype_size(b->type);
+    const int64_t half = INT64_C(1) << (8 * w - 1);
+    int64_t *d = malloc(b->n * sizeof(*d));
+    size_t equal = 0;
+    double bits = 0;
+
+    if (!d)
+        return;
+    for (size_t i = 0; i < b->n; i++) {
+        int64_t x = 0, r = 0;
+        memcpy(&x, b->src + w * i, w);
+        memcpy(&r, b->ref + w * i, w);
+        d[i] = (x < half ? x : half - 1 - x) - (r < half ? r : half - 1 - r);
+        equal += d[i] == 0;
+    }
+    qsort(d, b->n, sizeof(*d), in_order);
+    for (size_t i = 0, j; i < b->n; i = j) {
+        for (j = i; j < b->n && d[j] == d[i]; j++)
+            ;
+        bits -= (double)(j - i) / (double)b->n * log2((double)(j - i) / (double)b->n);
+    }
+    free(d);
+    printf("# %s: %.2f %% of the weights change, entropy of the differences %.3f bits a value\n",
+           nb_dtype_name(b->type), 100 - 100 * (double)equal / (double)b->n, bits);
+}
+
+/* Make data. Gradients are normal with a scale that drifts over the vector, and a share `zeros` of them is 0.
+ * Weights are rows of normal values, with their state one step of the optimizer ago. */
+static void fill(struct bench *b, bool weights, const struct change *change, double zeros)
+{
+    bool row = true;
+
     for (size_t i = 0; i < b->n; i++) {
         const double x = normal();
-        if (weights) {
+        if (weights && change->share >= 0) {
+            if (i % ROW == 0)
+                row = uniform() < change->rows;
             store(b->type, b->src, i, 0.02 * x);
-            store(b->type, b->ref, i, 0.02 * (x + step * normal()));
+            store(b->type, b->ref, i, 0.02 * x);
+            if (row && uniform() < change->share / change->rows)
+                nudge(b, i, uniform() < 0.5);
+        } else if (weights) {
+            store(b->type, b->src, i, 0.02 * x);
+            store(b->type, b->ref, i, 0.02 * (x + change->step * normal()));
         } else {
             const bool zero = zeros > 0 && uniform() < zeros;
             store(b->type, b->src, i, zero ? 0 : x * 1e-3 * exp2(4 * sin((double)(i / 1000) * 0.37)));
@@ -294,12 +371,15 @@ static const char help[] =
     "  --variants LIST  of portable,avx2,avx512,avx512-vbmi,neon (default: all that this CPU runs)\n"
     "  --ops LIST       of "
     "encode,encode_ef,encode_ema,decode,decode_add,reduce8,check,check_raw,ulp_encode,\n"
-    "                   ulp_decode,delta4_encode,delta4_decode,hash\n"
+    "                   ulp_decode,sparse_encode,sparse_decode,delta4_encode,delta4_decode,hash\n"
     "  --types LIST     of float32,bfloat16,float16\n"
     "  --codec NAME     int4 (default), int6 or int8, for the quantizing operations\n"
     "  --bytes SIZE     of the values of one call (default 8M)\n"
     "  --seconds S      for each row (default 0.3)\n"
-    "  --step R         ulp, delta4: rms of a weight's change over its own (default 0.0015)\n"
+    "  --step R         ulp, sparse, delta4: rms of a weight's change over its own (default 0.0015)\n"
+    "  --changed P      instead: P per cent of the weights change by one unit of the last place, at random\n"
+    "                   places; first prints the entropy of the differences\n"
+    "  --rows SHARE     with --changed: the changes are in this share of the rows of 4096 (default 1)\n"
     "  --zeros SHARE    of the gradients that are 0 (default 0): groups of few values take other paths\n"
     "  --count          count the instructions of each row instead, one by one: per value (of all eight for\n"
     "                   reduce8) the same figure every time; --bytes 64K is enough, as it is slow\n"
@@ -323,6 +403,8 @@ int perf_codec(int argc, char **argv)
                                           {"bytes", required_argument, NULL, 'b'},
                                           {"seconds", required_argument, NULL, 's'},
                                           {"step", required_argument, NULL, 'r'},
+                                          {"changed", required_argument, NULL, 'g'},
+                                          {"rows", required_argument, NULL, 'w'},
                                           {"json", required_argument, NULL, 'j'},
                                           {"zeros", required_argument, NULL, 'z'},
                                           {"count", no_argument, NULL, 'n'},
@@ -333,7 +415,8 @@ int perf_codec(int argc, char **argv)
                *json_path = NULL;
     struct bench b = {.codec = NB_CODEC_INT4, .seconds = 0.3};
     size_t bytes = 8 << 20;
-    double step = 0.0015, zeros = 0;
+    struct change change = {.step = 0.0015, .share = -1, .rows = 1};
+    double zeros = 0;
     bool count = false;
     FILE *trace = NULL;
     struct perf_json *json;
@@ -355,7 +438,12 @@ int perf_codec(int argc, char **argv)
                    option_wrong("--bytes", optarg, "a size in bytes; K, M, G or T may follow the number");
             break;
         case 's': good = option_number("--seconds", optarg, 0, 3600, &b.seconds); break;
-        case 'r': good = option_number("--step", optarg, 0, 1e6, &step); break;
+        case 'r': good = option_number("--step", optarg, 0, 1e6, &change.step); break;
+        case 'g':
+            good = option_number("--changed", optarg, 0, 100, &change.share);
+            change.share /= 100;
+            break;
+        case 'w': good = option_number("--rows", optarg, 0.0001, 1, &change.rows); break;
         case 'z': good = option_number("--zeros", optarg, 0, 1, &zeros); break;
         case 'n': count = true; break;
         case 'a':
@@ -392,10 +480,12 @@ int perf_codec(int argc, char **argv)
     b.dst = malloc(b.cap);
     b.own = malloc(bytes);
     b.ulp_coded = malloc(b.ulp_cap);
+    b.sparse_coded = malloc(b.ulp_cap);
     b.delta4_coded = malloc(b.ulp_cap);
     b.err = malloc(nb_ef_err_bytes(bytes));
     b.scale = malloc(nb_ef_scale_bytes(bytes));
-    bool ok = b.src && b.ref && b.dst && b.own && b.ulp_coded && b.delta4_coded && b.err && b.scale;
+    bool ok = b.src && b.ref && b.dst && b.own && b.ulp_coded && b.sparse_coded && b.delta4_coded && b.err &&
+              b.scale;
     for (int i = 0; i < REDUCE_SOURCES; i++)
         ok = (b.coded[i] = malloc(b.cap)) && ok;
     if (!ok || !perf_json_open(json_path, &json)) {
@@ -421,16 +511,20 @@ int perf_codec(int argc, char **argv)
                     continue;
                 for (int v = NB_VARIANT_PORTABLE; ok && v < NB_VARIANT_COUNT; v++) {
                     const char *name = nb_variant_name((enum nb_variant)v);
-                    const bool delta4 = strncmp(ops[o].name, "delta4", 6) == 0;
+                    const bool delta4 = strncmp(ops[o].name, "delta4", 6) == 0,
+                               sparse = strncmp(ops[o].name, "sparse", 6) == 0;
                     double gbps = NAN, copy = NAN, bits = NAN, instructions = NAN;
                     if (!perf_listed(variants, name) || nb_codec_select((enum nb_variant)v) != 0)
                         continue;
                     if (!filled) {
                         /* Prepare with the fastest variant. */
                         nb_codec_select(NB_VARIANT_AUTO);
-                        fill(&b, weights == 1, step, zeros);
+                        fill(&b, weights == 1, &change, zeros);
+                        if (weights && change.share >= 0)
+                            print_entropy(&b);
                         ok = weights || prepare(&b);
                         b.ulp_len = weights ? (size_t)op_ulp_encode(&b) : 0;
+                        b.sparse_len = weights ? (size_t)op_sparse_encode(&b) : 0;
                         b.delta4_len = weights ? (size_t)op_delta4_encode(&b) : 0;
                         nb_codec_select((enum nb_variant)v);
                         filled = true;
@@ -445,6 +539,7 @@ int perf_codec(int argc, char **argv)
                         bits = 8.0 *
                                (double)(!weights ? b.len[0]
                                         : delta4 ? b.delta4_len
+                                        : sparse ? b.sparse_len
                                                  : b.ulp_len) /
                                (double)b.n;
                     const char *type = ops[o].once ? "bytes" : nb_dtype_name(b.type);
@@ -465,6 +560,7 @@ int perf_codec(int argc, char **argv)
                     perf_json_text(json, "codec",
                                    ops[o].once ? "hash"
                                    : delta4    ? "delta4"
+                                   : sparse    ? "sparse"
                                    : weights   ? "ulp"
                                                : nb_codec_name(b.codec));
                     if (count) {
@@ -495,6 +591,7 @@ int perf_codec(int argc, char **argv)
     free(b.dst);
     free(b.own);
     free(b.ulp_coded);
+    free(b.sparse_coded);
     free(b.delta4_coded);
     free(b.err);
     free(b.scale);
