@@ -257,8 +257,8 @@ START_TEST(forged)
     memcpy(first, model[0], sizeof(first));
     memcpy(second, first, sizeof(second));
     second[777] ^= 1;
-    len = nb_ulp_encode(NB_ULP_16, second, first, sizeof(first), sizeof(first), coded + NB_TCP_DELTA_BYTES,
-                        sizeof(coded) - NB_TCP_DELTA_BYTES);
+    len = nb_ulp_encode_sparse(NB_ULP_16, second, first, sizeof(first), sizeof(first),
+                               coded + NB_TCP_DELTA_BYTES, sizeof(coded) - NB_TCP_DELTA_BYTES);
     ck_assert_int_gt(len, 0);
     n = NB_TCP_DELTA_BYTES + (uint32_t)len;
     nb_put64(coded, _i == 2 ? sizeof(first) - 2 : sizeof(first));
@@ -316,8 +316,8 @@ START_TEST(by_hand)
     memcpy(first, model[0], sizeof(first));
     memcpy(second, first, sizeof(second));
     second[777] ^= 1;
-    len = nb_ulp_encode(NB_ULP_16, second, first, sizeof(first), sizeof(first), coded + NB_TCP_DELTA_BYTES,
-                        sizeof(coded) - NB_TCP_DELTA_BYTES);
+    len = nb_ulp_encode_sparse(NB_ULP_16, second, first, sizeof(first), sizeof(first),
+                               coded + NB_TCP_DELTA_BYTES, sizeof(coded) - NB_TCP_DELTA_BYTES);
     nb_put64(coded, sizeof(first));
     nb_put32(coded + 12, NB_ULP_16);
     nb_put64(coded + 16, nb_hash64(second, sizeof(second), 0x64656c7461ull));

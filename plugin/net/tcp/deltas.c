@@ -246,10 +246,10 @@ static size_t code(struct nb_tcp_send *s, struct nb_tcp_slot *slot, const void *
     if (!slot->width)
         slot->width = (uint8_t)nb_ulp_guess_width(data, slot->data, size);
     width = (enum nb_ulp_width)slot->width;
-    if (!room(coded, NB_TCP_DELTA_BYTES + nb_ulp_bound(width, size)))
+    if (!room(coded, NB_TCP_DELTA_BYTES + nb_ulp_sparse_bound(width, size)))
         return 0;
-    len = nb_ulp_encode(width, data, slot->data, size, limit, coded->bytes + NB_TCP_DELTA_BYTES,
-                        coded->cap - NB_TCP_DELTA_BYTES);
+    len = nb_ulp_encode_sparse(width, data, slot->data, size, limit, coded->bytes + NB_TCP_DELTA_BYTES,
+                               coded->cap - NB_TCP_DELTA_BYTES);
     if (len < 0)
         return 0;
     nb_put64(coded->bytes, size);
@@ -343,8 +343,8 @@ static int expand(const struct nb_tcp_slot *slot, struct nb_tcp_buffer *b, const
         return -EMSGSIZE;
     }
     *why = "a malformed delta";
-    if (nb_ulp_decode((enum nb_ulp_width)nb_get32(coded + 12), coded + NB_TCP_DELTA_BYTES,
-                      b->size - NB_TCP_DELTA_BYTES, slot->data, size, b->data))
+    if (nb_ulp_decode_sparse((enum nb_ulp_width)nb_get32(coded + 12), coded + NB_TCP_DELTA_BYTES,
+                             b->size - NB_TCP_DELTA_BYTES, slot->data, size, b->data))
         return -EPROTO;
     *why = "a delta whose result has another hash than the sender's message: a fault of a node's memory or "
            "processor (NIBBLE_P2P=raw sends plain bytes)";

@@ -102,7 +102,8 @@ void nb_tcp_places_free(struct nb_tcp_places *p);
  * --------------------------------------------------------- */
 
 /* In front of a delta: 0 bytes of the message u64, 8 seq of the message in the slot u32, 12 width u32 (enum
- * nb_ulp_width), 16 nb_hash64 of the message u64. The delta follows, as nb_ulp_encode makes it. */
+ * nb_ulp_width), 16 nb_hash64 of the message u64. The delta follows, as
+ * nb_ulp_encode_sparse makes it. */
 #define NB_TCP_DELTA_BYTES 24
 
 #define NB_TCP_DELTA_MBPS 10000 /* fastest link on which NIBBLE_P2P=auto codes */
