@@ -134,7 +134,8 @@ static int ending_node(struct hx_node *node, void *arg)
     if (node->rank != victim)
         HX_CHECK(hx_log_count("W ", "node 1") > 0, "no WARN line names node %d", victim);
     else /* stopped, and resumed: what it received in the meantime has the cause */
-        HX_CHECK(hx_log_count("W ", "lost node") == 0 && hx_log_count("W ", "no sign of life from node 1") > 0,
+        HX_CHECK(hx_log_count("W ", "lost node") == 0 &&
+                     hx_log_count("W ", "no sign of life from node 1") > 0,
                  "node %d does not know why it was given up", victim);
     if (refused_at_once(lib, comm))
         return 1;
