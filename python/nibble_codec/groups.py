@@ -10,7 +10,7 @@ them, too.
 """
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, List, Optional, cast
 
 import torch.distributed as dist
 
@@ -27,7 +27,7 @@ def _new(name: str, ranks: Optional[List[int]], arguments: Any) -> dist.ProcessG
             "this PyTorch cannot name NCCL's communicators: use NIBBLE_GRAD or NIBBLE_COMMS"
         )
     options.config.comm_name = name
-    return dist.new_group(ranks, backend="nccl", pg_options=options, **arguments)
+    return cast(dist.ProcessGroup, dist.new_group(ranks, backend="nccl", pg_options=options, **arguments))
 
 
 def gradients(ranks: Optional[List[int]] = None, **arguments: Any) -> dist.ProcessGroup:

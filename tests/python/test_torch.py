@@ -4,6 +4,7 @@ are processes of this program. tests/python/test-torch.sh runs it."""
 import os
 import sys
 import tempfile
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -11,7 +12,7 @@ import torch.multiprocessing as mp
 from torch import nn
 
 import nibble_codec as nc
-from nibble_codec import ddp, local
+from nibble_codec import ddp, groups, local
 from nibble_codec._group import Group
 from nibble_codec.report import Comparison
 
@@ -145,6 +146,23 @@ def run_fsdp(rank):
     group.close()
 
 
+def check_groups():
+    """The names reach the options of NCCL, which may be missing here, and are those that the plugin reads."""
+    made = []
+    dist.new_group = lambda ranks, **arguments: made.append((ranks, arguments))
+    for make, name in ((groups.gradients, "nibble:gradients"), (groups.exact, "nibble:exact")):
+        options = SimpleNamespace(config=SimpleNamespace(comm_name=None))
+        make([0, 1], pg_options=options, timeout=None)
+        wanted = {"backend": "nccl", "pg_options": options, "timeout": None}
+        check(made.pop() == ([0, 1], wanted), "arguments of a group")
+        check(options.config.comm_name == name, "a name of a group")
+    with open(os.path.join(os.path.dirname(__file__), "../../plugin/policy/job/job.h")) as f:
+        text = f.read().lower()
+    tags = [f"({tag:#x})" for tag in (groups.TAG_GRADIENTS, groups.TAG_EXACT)]
+    for word in [f'"{groups.GRADIENTS}"', f'"{groups.EXACT}"'] + tags:
+        check(word in text, f"the plugin does not know {word}")
+
+
 def main_of(rank, file, run, ranks):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=ranks)
@@ -154,6 +172,9 @@ def main_of(rank, file, run, ranks):
 
 
 def main():
+    new_group = dist.new_group
+    check_groups()
+    dist.new_group = new_group
     runs = {"ddp": (run_ddp, RANKS), "fsdp": (run_fsdp, RANKS), "nodes": (run_nodes, 4)}
     for name in sys.argv[1:] or runs:
         with tempfile.TemporaryDirectory() as folder:
