@@ -4,8 +4,9 @@
  * contents. All variants must agree to the byte, ulp must give back its input, and delta4 keep its promises.
  *
  * Input: action u8 (0 decode, 1 encode, 2 and 3 the same with delta4, 4 and 5 with sparse spans), width or
- * type u8, bytes u16, kind u8, seed u64. For decode, coded bytes follow, and the reference is made from the seed. For encode,
- * differences follow that are xored into a copy of the reference, repeated as often as needed.
+ * type u8, bytes u16, kind u8, seed u64. For decode, coded bytes follow, and the reference is made from the
+ * seed. For encode, differences follow that are xored into a copy of the reference, repeated as often as
+ * needed.
  */
 #include <errno.h>
 #include <math.h>
