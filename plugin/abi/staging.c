@@ -102,6 +102,14 @@ static int staged_listen(struct nb_net *net, int dev, void *handle, void **liste
     return ret;
 }
 
+/* Messages pass through host memory here, too, so both ends may keep them. */
+static int staged_allow_deltas(void *listen_comm, void *handle)
+{
+    struct listener *l = listen_comm;
+
+    return l->net->ops->allow_deltas ? l->net->ops->allow_deltas(l->under, handle) : 0;
+}
+
 static int staged_close_listen(void *listen_comm)
 {
     struct listener *l = listen_comm;
@@ -373,6 +381,7 @@ int nb_staging_open(struct nb_net *transport, struct nb_net **staging)
         .devices = staged_devices,
         .properties = staged_properties,
         .listen = staged_listen,
+        .allow_deltas = staged_allow_deltas,
         .connect = staged_connect,
         .accept = staged_accept,
         .reg_mr = staged_reg_mr,
