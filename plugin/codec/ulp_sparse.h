@@ -116,7 +116,7 @@ static inline uint64_t map_bits(const uint64_t *map, size_t from)
 }
 
 /* Move the lowest bits of x to the places where the mask has bits. */
-static inline uint64_t scatter(uint64_t x, uint64_t mask)
+static inline uint64_t spread_bits(uint64_t x, uint64_t mask)
 {
 #ifdef ULP_PDEP64
     return ULP_PDEP64(x, mask);

@@ -305,8 +305,8 @@ static int NAME(decode_sparse)(const uint8_t *coded, size_t len, const uint8_t *
         uint64_t mask = places[1][i];
 
         if (split) {
-            mask = scatter(map_bits(places[0], taken), often[i]) |
-                   scatter(map_bits(places[1], 64 * i - taken), ~often[i]);
+            mask = spread_bits(map_bits(places[0], taken), often[i]) |
+                   spread_bits(map_bits(places[1], 64 * i - taken), ~often[i]);
             taken += (unsigned)__builtin_popcountll(often[i]);
         }
         for (; mask; mask &= mask - 1) {
