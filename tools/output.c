@@ -76,11 +76,13 @@ bool option_number(const char *option, const char *value, double low, double hig
 
 /* ---- terminals ---- */
 
+/* Open MPI gives each process a terminal of its own and copies the output to wherever mpirun writes. */
 static bool can_move(FILE *to)
 {
     const char *term = getenv("TERM");
 
-    return isatty(fileno(to)) && term && *term && strcmp(term, "dumb") != 0;
+    return isatty(fileno(to)) && term && *term && strcmp(term, "dumb") != 0 &&
+           !getenv("OMPI_COMM_WORLD_RANK");
 }
 
 const char *output_colour(FILE *to, enum output_colour colour)

@@ -25,7 +25,7 @@ bool option_number(const char *option, const char *value, double low, double hig
 /* ---- terminals ---- */
 
 /* Return the sequence that switches a terminal to this colour. Return "" where `to` is no terminal, NO_COLOR
- * is set, or TERM is dumb. */
+ * is set, TERM is dumb, or Open MPI made the terminal. */
 enum output_colour { OUTPUT_PLAIN, OUTPUT_BOLD, OUTPUT_RED, OUTPUT_GREEN, OUTPUT_YELLOW, OUTPUT_COLOURS };
 const char *output_colour(FILE *to, enum output_colour colour);
 

@@ -48,6 +48,9 @@ if command -v script >/dev/null 2>&1; then
     grep -q "$escape\[1msettings$escape\[0m" "$tmp/out" || fail "no colour on a terminal: $(cat -v "$tmp/out")"
     TERM=xterm NO_COLOR=1 script -qec "$tools/nibble-info RS" /dev/null >"$tmp/out" 2>&1 </dev/null
     grep -q "$escape" "$tmp/out" && fail "colour although NO_COLOR is set: $(cat -v "$tmp/out")"
+    OMPI_COMM_WORLD_RANK=0 TERM=xterm \
+        script -qec "$tools/nibble-info RS" /dev/null >"$tmp/out" 2>&1 </dev/null
+    grep -q "$escape" "$tmp/out" && fail "colour on a terminal that Open MPI made: $(cat -v "$tmp/out")"
     TERM=xterm script -qec "$tools/nibble-perf coll --ops all_reduce -b 64K -e 64K -w 0 -n 1 --pause 1100 --reps 4" /dev/null \
         >"$tmp/out" 2>&1 </dev/null
     grep -q "all_reduce of .* values: repetition 4 of 4" "$tmp/out" || fail "no progress on a terminal: $(cat -v "$tmp/out")"
