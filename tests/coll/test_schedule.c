@@ -65,10 +65,12 @@ END_TEST
 
 START_TEST(sums)
 {
-    /* The longer second hop must be worth its cost. */
-    ck_assert_str_eq(sum(4, 16 * MIB, 1 * MIB), "direct");
+    /* Two hops of 6 bits only have to be the faster way: their sums are no further off. */
+    ck_assert_str_eq(sum(4, 16 * MIB, 1 * MIB), "two-hop");
+    ck_assert_str_eq(sum(4, 16 * MIB, 8 * MIB), "direct");
+    ck_assert_str_eq(sum(3, 64 * MIB, 1 * MIB), "direct");
     ck_assert_str_eq(sum(5, 40 * MIB, 1 * MIB), "two-hop");
-    ck_assert_str_eq(sum(5, 40 * MIB, 8 * MIB), "direct");
+    ck_assert_str_eq(sum(5, 40 * MIB, 16 * MIB), "direct");
     ck_assert_str_eq(sum(8, 16 * MIB, 1 * MIB), "two-hop");
     ck_assert_str_eq(sum(8, 1 * MIB, 1 * MIB), "direct");
     ck_assert_str_eq(sum(2, 16 * MIB, 1 * MIB), "direct");

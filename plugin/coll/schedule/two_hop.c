@@ -134,8 +134,9 @@ const struct nb_schedule_ops nb_schedule_two_hop_gather = {
  *   direct    takes N (N-1) B t / k
  *   two hops  takes N B t, and a tenth more for the latency. The second hop goes to the block's owner, so 6
  *             or 8 bits there (NIBBLE_SECOND_HOP) take half as much again or twice as much.
- * A second code of 4 bits doubles the error that one step adds, so two hops have to promise half as much
- * again.
+ * A second code of 4 bits doubles the error that one step adds, so two hops with 4 bits have to promise half
+ * as much again. With 6 or 8 bits the sum is no further off than a direct one (docs/training.md), so two hops
+ * only have to be the faster way.
  *
  * An operation that all nodes know to be raw, by its type, reduction and size, by settings or by the
  * reckoning, takes the faster way. Its values are rounded to their type once more, as in each step of a ring.

@@ -178,7 +178,7 @@ static inline bool nb_cost_two_hops_pay(double nodes, double flight, double bloc
                                         enum nb_cost_second second)
 {
     const double near = second == NB_COST_SECOND_INT8 ? 2.2 : second == NB_COST_SECOND_INT6 ? 1.6 : 1.1;
-    const double promise = second == NB_COST_SECOND_RAW ? 1 : second == NB_COST_SECOND_INT4 ? 1.5 : 1.2;
+    const double promise = second == NB_COST_SECOND_INT4 ? 1.5 : 1;
     const double two_hops = nb_cost_two_hops(nodes, flight, block, hop, near);
 
     return (nodes - 1) / nb_cost_owners(nodes, flight, block) >= promise * two_hops;
