@@ -8,13 +8,14 @@
  * no circle of waits. At the end a peer does not come and the job aborts the communicator.
  *
  * Configurations, by the seed (`configure`): 1, 8 and 32 hardware queues, lazy and eager loading, graphs with
- * their branches submitted in each order, another thread that loads and frees at any moment, an engine that
- * is held up for long, and a launch of a codec kernel that fails, so that the job gives up its communicators.
+ * their branches submitted in each order, another thread that loads, frees and page-locks every 0 to 150 us, an
+ * engine that is held up for long, and a launch of a codec kernel that fails, so that the job gives up its communicators.
  * Each runs with both kernels launched by one call, and with codec kernels behind NCCL's. Behind NCCL's there
  * is no thread that loads, because it would stop both.
  *
- *     test_model_job                 some steps of each configuration, with NB_LONG_TESTS ten thousand
- *     test_model_job SEED [STEPS]    one seed
+ *     test_model_job                 some steps of each configuration. With NB_LONG_TESTS runs of seeds 1, 19,
+ *                                    37 ... for configuration 1, until it has had 100,000 operations a rank
+ *     test_model_job SEED [STEPS]    one seed, and with NB_LONG_TESTS its configuration
  */
 #include <errno.h>
 #include <stdio.h>
@@ -75,6 +76,12 @@ struct comm {
     struct comm *other;       /* the other rank's communicator */
 };
 
+/* Of a run, or of all runs of a configuration: operations of a rank, those whose peer is late, calls of the
+ * other threads, operations that were aborted. */
+struct counts {
+    unsigned long long operations, late, calls, aborted;
+};
+
 static struct {
     uint64_t seed;
     struct model_settings model;
@@ -85,6 +92,7 @@ static struct {
     int steps, graphs, faults, behind, over[RANKS], ready[RANKS], hangs, ends;
     int loaded[32][MODEL_GPUS], grown[COMMS][MODEL_GPUS];
     int64_t grown_bytes, refusals;
+    struct counts counts;
 } now;
 
 /* ---- NCCL's kernel and the engine ---------------------------------------------------------------------- */
@@ -282,7 +290,10 @@ static void prepare(struct comm *c, int r, unsigned i)
 
     op->handed = op->counted = op->posted = op->served = 0;
     op->number = ++c->launched;
-    op->peer_ns = model_now() + (model_random(200) ? (int64_t)model_random(200) * MODEL_US : 1500 * MODEL_MS);
+    const bool late = model_random(200) == 0;
+    op->peer_ns = model_now() + (late ? 1500 * MODEL_MS : (int64_t)model_random(200) * MODEL_US);
+    now.counts.operations += r == 0;
+    now.counts.late += r == 0 && late;
     op->nccl = (struct model_kernel){.name = i == 0   ? "NCCL's kernel (data)"
                                              : i == 1 ? "NCCL's kernel (tensor)"
                                              : i == 2 ? "NCCL's kernel (expert)"
@@ -393,6 +404,7 @@ static void watchdog_main(void *argument)
     CHECK(!c->op.nccl.over);
     const int64_t begin = model_now();
     c->dead = 1;
+    now.counts.aborted++;
     model_synchronize(c->stream);
     /* The stream waits for the codec kernel, too, which the engine ends once it is no longer held up. */
     CHECK(model_now() - begin < (now.faults ? HELD_UP + 10 * MODEL_MS : 10 * MODEL_MS));
@@ -451,8 +463,9 @@ static void job_main(void *argument)
     now.over[r] = 1;
 }
 
-/* Another thread of the job, which starts when NCCL's kernels have been launched once. It launches unloaded
- * kernels, frees memory and page-locks some, several times in a row, at any moment. */
+/* Another thread of the job, which starts when NCCL's kernels have been launched once. Every 0 to 150 us it
+ * launches an unloaded kernel (where kernels are loaded eagerly: loads a module), frees memory, or page-locks
+ * some. */
 static void other_main(void *argument)
 {
     const int r = (int)(intptr_t)argument;
@@ -466,11 +479,17 @@ static void other_main(void *argument)
         while (!now.over[r] && now.comm[r][i].launched < 3)
             model_sleep(MODEL_MS);
     while (!now.over[r]) {
-        for (uint64_t n = 1 + model_random(4); n && !now.over[r]; n--) {
-            if (model_random(3) == 0 || now.model.eager) {
-                model_free();
-                continue;
-            }
+        const uint64_t call = model_random(4);
+        if (call == 0) {
+            model_free();
+        } else if (call == 1) {
+            void *pages;
+            CHECK(model_driver.MemHostAlloc(&pages, 4096, 0) == 0);
+            model_driver.MemFreeHost(pages);
+        } else if (now.model.eager) {
+            nb_cu_module module;
+            model_driver.ModuleLoadData(&module, NULL);
+        } else {
             fresh[r][r] = 0;
             k[r] = (struct model_kernel){.name = "kernel of another thread",
                                          .blocks = 8,
@@ -482,7 +501,8 @@ static void other_main(void *argument)
             model_launch(stream, &k[r]);
             model_synchronize(stream);
         }
-        model_sleep((int64_t)model_random(3000) * MODEL_US);
+        now.counts.calls++;
+        model_sleep((int64_t)model_random(150) * MODEL_US);
     }
 }
 
@@ -523,7 +543,8 @@ static void close_contexts(void)
     }
 }
 
-static void run(const struct model_settings *settings, int steps, int graphs, int behind, int faults)
+static void run(const struct model_settings *settings, int steps, int graphs, int behind, int faults,
+                struct counts *sum)
 {
     const char *said;
 
@@ -557,7 +578,8 @@ static void run(const struct model_settings *settings, int steps, int graphs, in
         }
     }
     said = model_run();
-    printf("seed %llu: %s, %u queue%s, %s%s%s%s: %d steps in %.1f s of the model's: %s\n",
+    printf("seed %llu: %s, %u queue%s, %s%s%s%s: %d steps in %.1f s of the model's, %llu operations, %llu calls "
+           "beside: %s\n",
            (unsigned long long)settings->seed, getenv("NIBBLE_GPU_LAUNCH"), settings->queues,
            settings->queues > 1 ? "s" : "", settings->eager ? "eager" : "lazy",
            !graphs                   ? ""
@@ -566,7 +588,8 @@ static void run(const struct model_settings *settings, int steps, int graphs, in
            : settings->branches == 2 ? ", graphs ours first"
                                      : ", graphs at random",
            behind ? "" : ", threads that load", faults ? ", faults" : "", steps,
-           (double)(model_now() - MODEL_SECOND) / 1e9, said ? said : "goes through");
+           (double)(model_now() - MODEL_SECOND) / 1e9, now.counts.operations, now.counts.calls,
+           said ? said : "goes through");
     fflush(stdout);
     for (int r = 0; said && r < RANKS; r++) {
         for (unsigned i = 0; i < COMMS; i++) {
@@ -596,6 +619,10 @@ static void run(const struct model_settings *settings, int steps, int graphs, in
     CHECK(!said);
     model_close();
     close_contexts();
+    sum->operations += now.counts.operations;
+    sum->late += now.counts.late;
+    sum->calls += now.counts.calls;
+    sum->aborted += now.counts.aborted;
 }
 
 /* ---- The ring's rate (F6): pieces of 128 KiB, one after the other, through one kernel ------------------ */
@@ -651,8 +678,10 @@ static void ring_rate(unsigned carries)
 /* Go through the configurations: queues, then loading, then the special case. Beyond them the seeds of a run
  * differ. */
 #define CONFIGURATIONS 18u
+#define LONG_STEPS 1000         /* of a run of the long form */
+#define LONG_OPERATIONS 100000u /* of a configuration */
 
-static void configure(uint64_t seed, int steps, int behind)
+static void configure(uint64_t seed, int steps, int behind, struct counts *sum)
 {
     static const unsigned queues[] = {1, 8, 32};
     const unsigned at = (unsigned)((seed - 1) % CONFIGURATIONS), special = at / 6;
@@ -667,7 +696,19 @@ static void configure(uint64_t seed, int steps, int behind)
     setenv("NIBBLE_GPU_LAUNCH", behind ? "behind" : "together", 1);
     /* With codec kernels launched behind NCCL's, a load between the two launches stops both. This is known,
      * and is why the other order exists. */
-    run(&settings, steps, graphs, behind, special == 2);
+    run(&settings, steps, graphs, behind, special == 2, sum);
+}
+
+/* Run a configuration with one seed after the other until it has had so many operations. */
+static void go_on(uint64_t seed, unsigned long long operations, int behind)
+{
+    struct counts sum = {0, 0, 0, 0};
+
+    for (; sum.operations < operations; seed += CONFIGURATIONS)
+        configure(seed, LONG_STEPS, behind, &sum);
+    printf("in all: %llu operations, %llu with a late peer, %llu calls beside, %llu aborted\n", sum.operations,
+           sum.late, sum.calls, sum.aborted);
+    fflush(stdout);
 }
 
 int main(int argc, char **argv)
@@ -676,8 +717,8 @@ int main(int argc, char **argv)
     printf("SKIP: the thread sanitizer does not follow contexts that are switched by hand\n");
     return 77;
 #endif
+    struct counts sum = {0, 0, 0, 0};
     const int steps = argc > 2                  ? atoi(argv[2])
-                      : getenv("NB_LONG_TESTS") ? 10000
                       : getenv("NB_TEST_QUICK") ? 20
                                                 : 60;
 
@@ -686,9 +727,12 @@ int main(int argc, char **argv)
     unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
     unsetenv("CUDA_LAUNCH_BLOCKING");
     const uint64_t only = argc > 1 ? strtoull(argv[1], NULL, 10) : 0;
-    for (uint64_t seed = only ? only : 1; seed <= (only ? only : CONFIGURATIONS); seed++)
-        for (int behind = 0; behind < 2; behind++)
-            configure(seed, steps, behind);
+    for (int behind = 0; behind < 2; behind++)
+        for (uint64_t seed = only ? only : 1; seed <= (only ? only : CONFIGURATIONS); seed++)
+            if (getenv("NB_LONG_TESTS"))
+                go_on(seed, LONG_OPERATIONS, behind);
+            else
+                configure(seed, steps, behind, &sum);
     unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
     /* One in a round, as the kernel once did, and all published ones, as it does now. */
     now.model.queues = 8;
