@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Encode unusual tiles: tiles with escapes, with groups too far apart for one scale, or with sums that
- * overflow. Also tiles of int6 and int8, and tiles whose type or alignment rules out whole pieces. A thread
- * still has a group, but its values lie in shared memory and it loops over them: the code is short rather
- * than fast.
+ * overflow. Also measured and partial tiles of int6, tiles of int8, and tiles whose type or alignment rules
+ * out whole pieces. A thread still has a group, but its values lie in shared memory and it loops over them:
+ * the code is short rather than fast.
  */
 #ifndef NIBBLE_KERNELS_CAREFUL_CUH
 #define NIBBLE_KERNELS_CAREFUL_CUH

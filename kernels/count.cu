@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The kernel for one operation alone, for tools/sass-count. The descriptor's operation is known at compile
- * time (NB_COUNT_OP, NB_COUNT_TYPE, NB_COUNT_MODE, NB_COUNT_ALONE: one source). Events of the profiler mark
+ * time (NB_COUNT_OP, NB_COUNT_TYPE, NB_COUNT_MODE, NB_COUNT_CODEC, NB_COUNT_ALONE: one source). Events of the profiler mark
  * the usual path: they need no registers and keep their place in the code. Not part of the library.
  */
 #define NB_OP(d) NB_COUNT_OP
 #define NB_TYPE(d) NB_COUNT_TYPE
 #define NB_MODE(d) NB_COUNT_MODE
+#define NB_CODEC(d) NB_COUNT_CODEC
 #define NB_ALONE(d) NB_COUNT_ALONE
 #define NB_MARK(n) asm volatile("pmevent " #n ";")
 #define NB_RARE NB_MARK(0)        /* seldom runs */

@@ -120,10 +120,16 @@ NB_DEV float nb_plain_max_of(int type, int feedback, const nb_quad *stage, uint3
     return nb_fmax(max, nb_fmin(positive, -negative) * NB_ROOM);
 }
 
+/* Return the larger magnitude of a pair. int4 ignores a single NaN, which the transform finds. */
+NB_DEV uint32_t nb_larger(int six, float a, float b)
+{
+    return nb_bits(six ? nb_fmax_or_nan(nb_abs(a), nb_abs(b)) : nb_fmax(nb_abs(a), nb_abs(b)));
+}
+
 /* Survey group g and fill x with the values of the chosen domain. `bound` limits residuals where the survey
- * may estimate sums. */
-NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, nb_quad *stage, uint32_t g, float factor,
-                      float *x, struct nb_group_survey *s)
+ * may estimate sums. `six`: for int6, which has no transform. */
+NB_DEV void nb_survey(int type, int feedback, int six, enum nb_norms norms, float bound, nb_quad *stage, uint32_t g,
+                      float factor, float *x, struct nb_group_survey *s)
 {
     float h[NB_GROUP], energy = 0;
     int zero;
@@ -175,12 +181,25 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
     NB_UNROLL
     for (unsigned i = 0; i < 32; i += 8) {
         const uint32_t pair[4] = {
-            nb_bits(nb_fmax(nb_abs(h[i]), nb_abs(h[i + 1]))), nb_bits(nb_fmax(nb_abs(h[i + 2]), nb_abs(h[i + 3]))),
-            nb_bits(nb_fmax(nb_abs(h[i + 4]), nb_abs(h[i + 6]))), nb_bits(nb_fmax(nb_abs(h[i + 5]), nb_abs(h[i + 7])))};
+            nb_larger(six, h[i], h[i + 1]), nb_larger(six, h[i + 2], h[i + 3]),
+            nb_larger(six, h[i + 4], h[i + 6]), nb_larger(six, h[i + 5], h[i + 7])};
         most = nb_max3(nb_max3(most, pair[0], pair[1]), pair[2], pair[3]);
         fewest = nb_min3(nb_min3(fewest, pair[0], pair[1]), pair[2], pair[3]);
     }
     const float max = nb_real(most);
+    if (six) {
+        s->careful = most >= NB_ESCAPE_BITS;
+        s->transform = s->positive = 0;
+        s->max = max;
+        NB_UNROLL
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            x[i] = h[i];
+        if (nb_real(fewest) < max * NB_SMALL) {
+            NB_RARE;
+            (void)nb_count_large(h, max, max * NB_SMALL, &s->careful);
+        }
+        return;
+    }
     /* The transform up to its last stage. That stage only adds and subtracts two values: the larger magnitude
      * of its results is the sum of both magnitudes, rounded alike. */
     NB_UNROLL
@@ -270,6 +289,12 @@ NB_DEV uint32_t nb_keep_error(char *errors, const float *r, float back, int turn
 #define NB_WORDS_MOST (NB_WORDS_BEFORE + 4 * NB_TILE_GROUPS)
 #define NB_RECORD_AT ((0u - NB_WORDS_BEFORE) & 3)
 
+/* The same of an int6 record. It lies where the tile's values were, since the room behind a stage is too
+ * small. So it is delivered within its ticket, and the next one fetches there. */
+#define NB_SIX_WORDS_BEFORE (1 + NB_TILE_GROUPS / 4)
+#define NB_SIX_WORDS_MOST (NB_SIX_WORDS_BEFORE + 6 * NB_TILE_GROUPS)
+NB_STATIC_ASSERT(((NB_WORDS_BEFORE ^ NB_SIX_WORDS_BEFORE) & 3) == 0, "NB_RECORD_AT aligns the codes of both");
+
 /* Return the words before the codes. */
 NB_DEV uint32_t nb_words_before(uint32_t groups)
 {
@@ -323,15 +348,16 @@ NB_DEV void nb_settle(int type, int plain, const struct nb_gpu_desc *d, const st
 }
 
 /* Copy the record of a plain tile to its place in the output. */
-NB_DEV void nb_copy_record(const nb_quad *quads, char *dst)
+NB_DEV void nb_copy_record(int six, const nb_quad *quads, char *dst)
 {
-    const uint32_t t = nb_thread();
+    const uint32_t t = nb_thread(), words = six ? NB_SIX_WORDS_MOST : NB_WORDS_MOST;
+    const uint32_t whole = words / NB_THREADS;
     const uint32_t *record = (const uint32_t *)quads + NB_RECORD_AT;
     dst += 4 * t;
-    if (t < NB_WORDS_MOST - 4 * NB_THREADS)
-        nb_store4(dst + 16 * NB_THREADS, record[t + 4 * NB_THREADS]);
+    if (t < words - whole * NB_THREADS)
+        nb_store4(dst + 4 * NB_THREADS * whole, record[t + NB_THREADS * whole]);
     NB_UNROLL
-    for (unsigned u = 0; u < 4; u++)
+    for (unsigned u = 0; u < whole; u++)
         nb_store4(dst + 4 * NB_THREADS * u, record[t + NB_THREADS * u]);
 }
 
@@ -347,13 +373,13 @@ NB_DEV void nb_deliver(struct nb_shared *sh, uint32_t before)
             sh->pending_offset = offset;
     }
     nb_barrier();
-    nb_copy_record(nb_record_of(sh->stage[before]), (char *)(uintptr_t)d->dst + sh->pending_offset);
+    nb_copy_record(0, nb_record_of(sh->stage[before]), (char *)(uintptr_t)d->dst + sh->pending_offset);
 }
 
 /* Encode a tile whose values (and residuals) are in the stage of `place`. Return 1 when the tile is unusual
- * and still to be encoded. */
-NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu_desc *d, const struct nb_job *job,
-                          struct nb_shared *sh, uint32_t place)
+ * and still to be encoded. `six`: a plain tile of int6, otherwise one of int4. */
+NB_DEV int nb_encode_tile(int type, int feedback, int plain, int six, const struct nb_gpu_desc *d,
+                          const struct nb_job *job, struct nb_shared *sh, uint32_t place)
 {
     nb_quad *stage = sh->stage[place];
     const uint32_t t = nb_thread(), warp = nb_warp(), groups = plain ? NB_TILE_GROUPS : job->groups;
@@ -370,7 +396,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
     for (;;) {
         /* Threads without a group work on stale values: values that only some threads set would take
          * registers all through the kernel. */
-        nb_survey(type, feedback, norms, d->bound, stage, t, factor, x, &s);
+        nb_survey(type, feedback, six, norms, d->bound, stage, t, factor, x, &s);
         if (!plain && !active) {
             NB_RARE;
             s.max = s.own2 = s.error2 = s.spare = 0;
@@ -439,9 +465,10 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
         least = sh->survey[w].y < least ? sh->survey[w].y : least;
     }
     /* The tile's exponent, biased. Codes of the least are nb_code_of(least, exponent, 0). */
-    uint32_t exponent = (most + 0x7ffffu) >> 23, words = NB_WORDS_BEFORE + 4 * groups, first = 0;
-    uint32_t header = (uint32_t)NB_TILE_INT4 | exponent << 16;
-    const int apart = ((least + NB_FLUSH_BITS + 0x780000u) >> 23) + 22 < exponent;
+    uint32_t words = six ? NB_SIX_WORDS_MOST : NB_WORDS_BEFORE + 4 * groups, first = 0;
+    uint32_t exponent = (most + 0x7ffffu) >> 23;
+    uint32_t header = (uint32_t)(six ? NB_TILE_INT6 : NB_TILE_INT4) | exponent << 16;
+    const int apart = ((least + NB_FLUSH_BITS + (six ? 0x7fffffu : 0x780000u)) >> 23) + 22 < exponent;
     if (norms == NB_NORMS_EXACT) {
         if (!feedback || (NB_ESTIMATES && type == NB_BF16))
             NB_RARE;
@@ -468,17 +495,19 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
     }
 
     /* ---- Second half */
-    uint32_t *record = (uint32_t *)nb_record_of(stage) + NB_RECORD_AT;
+    uint32_t *record = (uint32_t *)(six ? stage : nb_record_of(stage)) + NB_RECORD_AT;
     const uint32_t bits = nb_bits(s.max);
     const uint32_t segment = nb_min((exponent - (bits >> 23)) >> 2, 4), keeps = 0xfff80000u << segment; /* bits of the code */
-    /* The value of the code: to nearest, but down by less than a sixteenth. */
-    const uint32_t up = bits - keeps - (segment ? 1u << 19 : 1u << 18), stands = up & keeps;
-    /* nb_code_of(bits, exponent, 0): the inverse of nb_usual_scale. */
+    /* The value of the code: of int4 to nearest, but down by less than a sixteenth, of int6 up. */
+    const uint32_t up = bits - keeps - (six ? 1u : segment ? 1u << 19 : 1u << 18), stands = up & keeps;
+    /* nb_code_of(bits, exponent, six): the inverse of nb_usual_scale. */
     const uint32_t low = (stands >> 23) + 23 - exponent;
     uint32_t code = nb_bits(nb_real((stands + ((535 - exponent) << 23)) >> 2 | 0x40000000u) + 0x1p23f) & 0x7f;
     code = (int32_t)low < 4 ? low : code;
     float step = nb_real(stands);
-    if (!s.transform)
+    if (six)
+        step = step * NB_INT6_STEP; /* exact */
+    else if (!s.transform)
         step = step * 0.125f;
     if (s.positive) { /* the extreme value becomes -8 */
         step = -step;
@@ -495,7 +524,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
     const uint32_t domain = nb_ballot((int)s.transform);
     if (plain) {
         ((uint8_t *)(record + 1))[t] = (uint8_t)code;
-        if (t % 32 == 0)
+        if (!six && t % 32 == 0)
             record[1 + NB_TILE_GROUPS / 4 + warp] = domain;
         if (t == 0)
             record[0] = header;
@@ -508,7 +537,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
         if (t == 0)
             record[0] = header;
     }
-    uint32_t out[4];
+    uint32_t out[4], sixes[8]; /* int6: codes, a byte each */
     NB_UNROLL
     for (unsigned k = 0; k < 4; k++) {
         float y[8];
@@ -520,7 +549,26 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
             y[b + 2] = x[8 * k + b + 2];
             nb_two_times(&y[b], &y[b + 2], inverse);
         }
-        if (feedback) {
+        if (six) {
+            uint32_t raised[8]; /* codes in the lowest bits */
+            NB_UNROLL
+            for (unsigned b = 0; b < 6; b++) {
+                if (b & 2)
+                    continue;
+                const unsigned i = 8 * k + b;
+                nb_two_plus(&y[b], &y[b + 2], NB_MAGIC, NB_MAGIC);
+                raised[b] = nb_bits(y[b]);
+                raised[b + 2] = nb_bits(y[b + 2]);
+                if (feedback) {
+                    nb_two_plus(&y[b], &y[b + 2], -NB_MAGIC, -NB_MAGIC);
+                    nb_two_fma(&x[i], &x[i + 2], y[b], y[b + 2], -step, -step); /* products are exact */
+                }
+            }
+            NB_UNROLL
+            for (unsigned b = 0; b < 8; b += 4)
+                sixes[2 * k + b / 4] = nb_bytes(nb_bytes(raised[b], raised[b + 1], 0x0040),
+                                                nb_bytes(raised[b + 2], raised[b + 3], 0x0040), 0x5410);
+        } else if (feedback) {
             NB_UNROLL
             for (unsigned b = 0; b < 6; b++) {
                 if (b & 2)
@@ -551,14 +599,24 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
             out[k] = word ^ 0x88888888u;
         }
     }
-    nb_quad codes;
-    codes.x = out[0];
-    codes.y = out[1];
-    codes.z = out[2];
-    codes.w = out[3];
-    /* threads without a group store behind the sent words */
-    nb_record_of(stage)[(NB_RECORD_AT + NB_WORDS_BEFORE) / 4 + t] = codes;
-    if (measure) {
+    if (six) {
+        uint64_t *to = (uint64_t *)(void *)(record + NB_SIX_WORDS_BEFORE) + 3 * t;
+        NB_UNROLL
+        for (unsigned p = 0; p < 3; p++) { /* codes 24 to 31 go into the upper two bits of the others */
+            const uint32_t w0 = nb_choose(0x3f3f3f3fu, sixes[2 * p], sixes[6] << (6 - 2 * p));
+            const uint32_t w1 = nb_choose(0x3f3f3f3fu, sixes[2 * p + 1], sixes[7] << (6 - 2 * p));
+            to[p] = (uint64_t)w1 << 32 | w0;
+        }
+    } else {
+        nb_quad codes;
+        codes.x = out[0];
+        codes.y = out[1];
+        codes.z = out[2];
+        codes.w = out[3];
+        /* threads without a group store behind the sent words */
+        nb_record_of(stage)[(NB_RECORD_AT + NB_WORDS_BEFORE) / 4 + t] = codes;
+    }
+    if (!six && measure) {
         NB_RARE;
         float squares[NB_GROUP];
         NB_UNROLL
@@ -575,7 +633,8 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
         float back = turned ? 0.03125f : 1;
         /* Almost every warp transforms some groups. Skipping the transform elsewhere takes more instructions
          * than it saves. */
-        nb_transform_by(turned ? 1 : 0, x);
+        if (!six)
+            nb_transform_by(turned ? 1 : 0, x);
         if (NB_MODE(d) == NB_EF_EMA) {
             NB_RARE;
             const uint32_t scale = ((const uint8_t *)(stage + NB_SCALES_AT))[t];
@@ -593,7 +652,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
         }
         nb_store1((char *)(uintptr_t)job->scale + t, nb_keep_error((char *)(uintptr_t)job->err + 32 * t, x, back, turned));
     }
-    if (plain && sh->have > 0) { /* nb_deliver writes the record after the next ticket's work */
+    if (plain && !six && sh->have > 0) { /* nb_deliver writes the record after the next ticket's work */
         if (t == 0) {
             NB_ONE_WARP;
             sh->pending_ticket[place] = job->ticket;
@@ -601,7 +660,8 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
         }
         return 0;
     }
-    NB_RARE;
+    if (!six)
+        NB_RARE;
     nb_barrier();
     if (warp == 0) {
         NB_ONE_WARP;
@@ -624,7 +684,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
     nb_barrier();
     char *dst = (char *)(uintptr_t)d->dst + sh->offset;
     if (plain) {
-        nb_copy_record(nb_record_of(stage), dst);
+        nb_copy_record(six, six ? stage : nb_record_of(stage), dst);
         return 0;
     }
     dst += 4 * t;

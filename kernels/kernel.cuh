@@ -123,7 +123,8 @@ NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_
     job->scale = d->scale + begin;
     nb_describe_phase(d, begin / NB_TILE_GROUPS, job, strides);
     job->measure = job->phase < strides->measured;
-    strides->plain = d->codec == NB_CODEC_INT4 && (job->src | (NB_MODE(d) != NB_EF_OFF ? d->scale : 0)) % 16 == 0;
+    strides->plain = (NB_CODEC(d) == NB_CODEC_INT4 || NB_CODEC(d) == NB_CODEC_INT6) &&
+                     (job->src | (NB_MODE(d) != NB_EF_OFF ? d->scale : 0)) % 16 == 0;
 }
 
 /* Complete nb_describe: decide whether the tile is plain. One warp. A plain tile is whole, with a tile behind
@@ -161,7 +162,7 @@ NB_DEV int nb_quantizes(const struct nb_gpu_desc *d)
 /* Return whether nb_encode_tile handles the tile. */
 NB_DEV int nb_encodes_fast(const struct nb_gpu_desc *d, const struct nb_job *job)
 {
-    return d->codec == NB_CODEC_INT4 && job->groups;
+    return NB_CODEC(d) == NB_CODEC_INT4 && job->groups;
 }
 
 /* Fetch the scales of residuals, a byte a group. */
@@ -211,12 +212,19 @@ NB_DEV void nb_encode_any(const struct nb_gpu_desc *d, const struct nb_job *job,
 {
     const int feedback = NB_MODE(d) != NB_EF_OFF;
 
-    if (job->plain)
-        if (feedback ? !nb_encode_tile(NB_TYPE(d), 1, 1, d, job, sh, s) : !nb_encode_tile(NB_TYPE(d), 0, 1, d, job, sh, s))
+    if (job->plain && NB_CODEC(d) == NB_CODEC_INT6) {
+        if (feedback ? !nb_encode_tile(NB_TYPE(d), 1, 1, 1, d, job, sh, s)
+                     : !nb_encode_tile(NB_TYPE(d), 0, 1, 1, d, job, sh, s))
             return;
+    } else if (job->plain) {
+        if (feedback ? !nb_encode_tile(NB_TYPE(d), 1, 1, 0, d, job, sh, s)
+                     : !nb_encode_tile(NB_TYPE(d), 0, 1, 0, d, job, sh, s))
+            return;
+    }
     NB_RARE;
     if (nb_encodes_fast(d, job))
-        if (feedback ? !nb_encode_tile(NB_TYPE(d), 1, 0, d, job, sh, s) : !nb_encode_tile(NB_TYPE(d), 0, 0, d, job, sh, s))
+        if (feedback ? !nb_encode_tile(NB_TYPE(d), 1, 0, 0, d, job, sh, s)
+                     : !nb_encode_tile(NB_TYPE(d), 0, 0, 0, d, job, sh, s))
             return;
     if (job->groups) {
         nb_careful(NB_TYPE(d), d, job, sh, sh->stage[s], (int)job->measure);

@@ -152,6 +152,12 @@ NB_DEV void nb_two_fma(float *a0, float *a1, float q0, float q1, float by0, floa
 #endif
 NB_DEV float nb_abs(float x) { return fabsf(x); } /* free in an operand */
 NB_DEV float nb_fmax(float a, float b) { return fmaxf(a, b); } /* ignores a NaN */
+NB_DEV float nb_fmax_or_nan(float a, float b) /* a NaN, which exceeds all numbers as an integer, if one of both is */
+{
+    float d;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+    return d;
+}
 NB_DEV float nb_fmin(float a, float b) { return fminf(a, b); }
 /* Return the maximum of three integers, one instruction since sm_90. Non-negative integers compare like the
  * bits of floats. */

@@ -29,6 +29,7 @@ NB_STATIC_ASSERT(NB_TILE_GROUPS == NB_THREADS, "a block has a thread for each gr
 #define NB_OP(d) ((d)->op)
 #define NB_TYPE(d) ((d)->type)
 #define NB_MODE(d) ((d)->mode)
+#define NB_CODEC(d) ((d)->codec)
 #define NB_ALONE(d) ((d)->op == NB_GPU_DECODE || (d)->nsources == 1)
 #define NB_RARE ((void)0)
 #define NB_EACH_SOURCE ((void)0)
@@ -68,8 +69,8 @@ struct nb_job {
     uint64_t own, out;
     uint64_t err, scale;
     uint32_t measure; /* encode: measure energies */
-    uint32_t plain;   /* a whole tile inside its span, values aligned to 16 bytes. Encode: int4 without
-                         energies */
+    uint32_t plain;   /* a whole tile inside its span, values aligned to 16 bytes. Encode: int4 or
+                         int6 without energies */
 };
 
 enum { NB_JOB_PHASE = 4, NB_JOB_AT, NB_JOB_SRC, NB_JOB_OWN, NB_JOB_OUT, NB_JOB_ERR, NB_JOB_SCALE, NB_JOB_WORDS };

@@ -146,6 +146,10 @@ NB_DEV float nb_fmax(float a, float b)
 {
     return __builtin_fmaxf(a, b);
 }
+NB_DEV float nb_fmax_or_nan(float a, float b)
+{
+    return a != a || b != b ? nb_real(0x7fffffffu) : __builtin_fmaxf(a, b);
+}
 NB_DEV float nb_fmin(float a, float b)
 {
     return __builtin_fminf(a, b);
