@@ -8,13 +8,13 @@
  * no circle of waits. At the end a peer does not come and the job aborts the communicator.
  *
  * Configurations, by the seed (`configure`): 1, 8 and 32 hardware queues, lazy and eager loading, graphs with
- * their branches submitted in each order, another thread that loads, frees and page-locks every 0 to 150 us, an
- * engine that is held up for long, and a launch of a codec kernel that fails, so that the job gives up its communicators.
- * Each runs with both kernels launched by one call, and with codec kernels behind NCCL's. Behind NCCL's there
- * is no thread that loads, because it would stop both.
+ * their branches submitted in each order, another thread that loads, frees and page-locks every 0 to 150 us,
+ * an engine that is held up for long, and a launch of a codec kernel that fails, so that the job gives up its
+ * communicators. Each runs with both kernels launched by one call, and with codec kernels behind NCCL's.
+ * Behind NCCL's there is no thread that loads, because it would stop both.
  *
- *     test_model_job                 some steps of each configuration. With NB_LONG_TESTS runs of seeds 1, 19,
- *                                    37 ... for configuration 1, until it has had 100,000 operations a rank
+ *     test_model_job                 some steps of each configuration. With NB_LONG_TESTS runs of seeds 1,
+ *                                    19, 37 ... for the first, until a rank has had 100,000 operations
  *     test_model_job SEED [STEPS]    one seed, and with NB_LONG_TESTS its configuration
  */
 #include <errno.h>
@@ -578,18 +578,19 @@ static void run(const struct model_settings *settings, int steps, int graphs, in
         }
     }
     said = model_run();
-    printf("seed %llu: %s, %u queue%s, %s%s%s%s: %d steps in %.1f s of the model's, %llu operations, %llu calls "
-           "beside: %s\n",
-           (unsigned long long)settings->seed, getenv("NIBBLE_GPU_LAUNCH"), settings->queues,
-           settings->queues > 1 ? "s" : "", settings->eager ? "eager" : "lazy",
-           !graphs                   ? ""
-           : settings->branches == 0 ? ", graphs as captured"
-           : settings->branches == 1 ? ", graphs NCCL first"
-           : settings->branches == 2 ? ", graphs ours first"
-                                     : ", graphs at random",
-           behind ? "" : ", threads that load", faults ? ", faults" : "", steps,
-           (double)(model_now() - MODEL_SECOND) / 1e9, now.counts.operations, now.counts.calls,
-           said ? said : "goes through");
+    printf(
+        "seed %llu: %s, %u queue%s, %s%s%s%s: %d steps in %.1f s of the model's, %llu operations, %llu calls "
+        "beside: %s\n",
+        (unsigned long long)settings->seed, getenv("NIBBLE_GPU_LAUNCH"), settings->queues,
+        settings->queues > 1 ? "s" : "", settings->eager ? "eager" : "lazy",
+        !graphs                   ? ""
+        : settings->branches == 0 ? ", graphs as captured"
+        : settings->branches == 1 ? ", graphs NCCL first"
+        : settings->branches == 2 ? ", graphs ours first"
+                                  : ", graphs at random",
+        behind ? "" : ", threads that load", faults ? ", faults" : "", steps,
+        (double)(model_now() - MODEL_SECOND) / 1e9, now.counts.operations, now.counts.calls,
+        said ? said : "goes through");
     fflush(stdout);
     for (int r = 0; said && r < RANKS; r++) {
         for (unsigned i = 0; i < COMMS; i++) {
@@ -706,8 +707,8 @@ static void go_on(uint64_t seed, unsigned long long operations, int behind)
 
     for (; sum.operations < operations; seed += CONFIGURATIONS)
         configure(seed, LONG_STEPS, behind, &sum);
-    printf("in all: %llu operations, %llu with a late peer, %llu calls beside, %llu aborted\n", sum.operations,
-           sum.late, sum.calls, sum.aborted);
+    printf("in all: %llu operations, %llu with a late peer, %llu calls beside, %llu aborted\n",
+           sum.operations, sum.late, sum.calls, sum.aborted);
     fflush(stdout);
 }
 
@@ -718,9 +719,7 @@ int main(int argc, char **argv)
     return 77;
 #endif
     struct counts sum = {0, 0, 0, 0};
-    const int steps = argc > 2                  ? atoi(argv[2])
-                      : getenv("NB_TEST_QUICK") ? 20
-                                                : 60;
+    const int steps = argc > 2 ? atoi(argv[2]) : getenv("NB_TEST_QUICK") ? 20 : 60;
 
     nb_log_set(hear);
     setenv("NIBBLE_GPU_RESERVE_MB", "0", 1);
