@@ -12,6 +12,10 @@
  *     sharded  training with gathered weights and scattered gradients, with nibble's default settings: exact
  *              before step WARM, the weights always, and most gradients coded from step LATE on
  *     weights  rounds of broadcasts of the same weights, of which a few per cent change from round to round
+ *     said     the framework's word: sums of two communicators whose names say what they sum, and calls of
+ *              one group whose tags say otherwise (tags from NCCL 2.31 on)
+ *     chosen   calls that choose rings themselves, between coded sums and in one group with them: exact, and
+ *              the coded sums have the bits that they have without such calls (from NCCL 2.31 on)
  *     again    communicators that are made, used and destroyed, one after the other, in one process
  *     many     several communicators at a time, used in turn and closed in the order in which they were made
  *     split    a child of a communicator, both used in turn
@@ -32,6 +36,7 @@
 #include <unistd.h>
 
 #include "nibble/nccl_types.h"
+#include "policy/job/job.h"
 #include "ranks.h"
 
 #define CODED_ERROR 1e-6 /* of the sums' power: what rounding of float32 cannot reach */
@@ -267,6 +272,16 @@ static void near(const struct member *m, const char *what, bool codes, const flo
             codes && !control ? "nothing" : "it");
 }
 
+static uint64_t hash_of(uint64_t hash, const float *values, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], 4);
+        hash = hash * 31 + bits;
+    }
+    return hash;
+}
+
 static void train(struct member *m, bool all_named)
 {
     const size_t count = 200000, all = count * (size_t)m->ranks;
@@ -274,17 +289,12 @@ static void train(struct member *m, bool all_named)
 
     open_comm(m, NULL);
     for (int round = 0; round < 4; round++) {
-        uint64_t sum = 0;
         for (size_t i = 0; i < all; i++)
             in[i] = gradient(i, m->rank, round);
         check(nccl.all_reduce(in, out, all, ncclFloat32, ncclSum, m->comm, m->stream), "ncclAllReduce");
         stream_wait(m->stream);
         near(m, "all-reduce", true, out, 0, all, round);
-        for (size_t i = 0; i < all; i++) {
-            uint32_t bits;
-            memcpy(&bits, &out[i], 4);
-            sum = sum * 31 + bits;
-        }
+        const uint64_t sum = hash_of(0, out, all);
         shared->sum[m->rank] = sum;
         meet(m->ranks);
         if (shared->sum[0] != sum)
@@ -312,6 +322,105 @@ static void coded(struct member *m)
 static void named(struct member *m)
 {
     train(m, false);
+}
+
+/* Sums of a communicator that names them, and of calls with tags. Those of a group have several sizes, which
+ * NCCL sorts. */
+static void said(struct member *m)
+{
+    enum { ALONE = 150000, GRADIENTS = 40000, EXACT = 90000, ROUNDS = 3 };
+    const struct call_config gradients = config_of(NULL, NB_TAG_GRADIENT),
+                             exact_sums = config_of(NULL, NB_TAG_EXACT);
+    const size_t most = (size_t)ALONE * (size_t)m->ranks;
+    float *in = device_alloc(most * 4), *out[3];
+
+    for (int i = 0; i < 3; i++)
+        out[i] = device_alloc(most * 4);
+    for (int named = 0; named < 2; named++) {
+        open_comm(m, named ? "job 7 nibble:gradients" : "nibble:exact");
+        for (int round = 0; round < ROUNDS; round++) {
+            for (size_t i = 0; i < most; i++)
+                in[i] = gradient(i, m->rank, round);
+            check(nccl.group_start(), "ncclGroupStart");
+            check(nccl.reduce_scatter(in, out[0], ALONE, ncclFloat32, ncclSum, m->comm, m->stream),
+                  "ncclReduceScatter");
+            if (nccl.reduce_scatter_with) {
+                check(nccl.reduce_scatter_with(in, out[1], GRADIENTS, ncclFloat32, ncclSum, m->comm,
+                                               m->stream, &gradients),
+                      "ncclReduceScatterConfig");
+                check(nccl.all_reduce_with(in, out[2], EXACT, ncclFloat32, ncclSum, m->comm, m->stream,
+                                           &exact_sums),
+                      "ncclAllReduceConfig");
+            }
+            check(nccl.group_end(), "ncclGroupEnd");
+            stream_wait(m->stream);
+            near(m, "a sum of a communicator with a name", named, out[0], (size_t)m->rank * ALONE, ALONE,
+                 round);
+            if (!nccl.reduce_scatter_with)
+                continue;
+            near(m, "a sum that a tag calls gradients", true, out[1], (size_t)m->rank * GRADIENTS, GRADIENTS,
+                 round);
+            near(m, "a sum that a tag calls exact", false, out[2], 0, EXACT, round);
+        }
+        close_comm(m);
+    }
+    device_free(in);
+    for (int i = 0; i < 3; i++)
+        device_free(out[i]);
+}
+
+/* Sum the same gradients over and over, and return a hash of the results of the coded calls. With
+ * `algorithm`, another call between them and one in their group choose it. */
+static uint64_t sums_beside(struct member *m, const char *algorithm)
+{
+    enum { COUNT = 60000, ROUNDS = 6 };
+    const struct call_config config = config_of(algorithm, 0);
+    const size_t all = (size_t)COUNT * (size_t)m->ranks;
+    float *in = device_alloc(all * 4), *out = device_alloc(all * 4), *part = device_alloc(COUNT * 4),
+          *other = device_alloc(all * 4);
+    uint64_t hash = 0;
+
+    for (size_t i = 0; i < all; i++)
+        in[i] = gradient(i, m->rank, 0);
+    open_comm(m, NULL);
+    for (int round = 0; round < ROUNDS; round++) {
+        check(nccl.all_reduce(in, out, all, ncclFloat32, ncclSum, m->comm, m->stream), "ncclAllReduce");
+        if (algorithm) {
+            check(nccl.all_reduce_with(in, other, all, ncclFloat32, ncclSum, m->comm, m->stream, &config),
+                  "ncclAllReduceConfig");
+            stream_wait(m->stream);
+            near(m, "an all-reduce that chooses its algorithm", false, other, 0, all, 0);
+        }
+        check(nccl.group_start(), "ncclGroupStart");
+        if (algorithm)
+            check(
+                nccl.reduce_scatter_with(in, other, COUNT, ncclFloat32, ncclSum, m->comm, m->stream, &config),
+                "ncclReduceScatterConfig");
+        check(nccl.reduce_scatter(in, part, COUNT, ncclFloat32, ncclSum, m->comm, m->stream),
+              "ncclReduceScatter");
+        check(nccl.group_end(), "ncclGroupEnd");
+        stream_wait(m->stream);
+        if (algorithm)
+            near(m, "a reduce-scatter that chooses its algorithm", false, other, (size_t)m->rank * COUNT,
+                 COUNT, 0);
+        near(m, "all-reduce", true, out, 0, all, 0);
+        near(m, "reduce-scatter", true, part, (size_t)m->rank * COUNT, COUNT, 0);
+        hash = hash_of(hash_of(hash, out, all), part, COUNT);
+    }
+    close_comm(m);
+    device_free(in);
+    device_free(out);
+    device_free(part);
+    device_free(other);
+    return hash;
+}
+
+static void chosen(struct member *m)
+{
+    const uint64_t plain = sums_beside(m, NULL);
+
+    if (sums_beside(m, "RING_SIMPLE") != plain)
+        die("rank %d: calls that choose rings change the sums beside them", m->rank);
 }
 
 /* Training of LAYERS layers, whose shards of weights follow the sums of the ranks' gradients. */
@@ -419,9 +528,20 @@ static void weights(struct member *m)
 static const struct {
     const char *name;
     void (*run)(struct member *);
-} cases[] = {{"raw", raw},         {"coded", coded}, {"named", named},        {"sharded", sharded},
-             {"weights", weights}, {"again", again}, {"many", many},          {"split", split},
-             {"shrink", shrink},   {"grow", grow},   {"revoke", revoke_comm}, {"abort", abort_comm}};
+} cases[] = {{"raw", raw},
+             {"coded", coded},
+             {"named", named},
+             {"sharded", sharded},
+             {"weights", weights},
+             {"said", said},
+             {"chosen", chosen},
+             {"again", again},
+             {"many", many},
+             {"split", split},
+             {"shrink", shrink},
+             {"grow", grow},
+             {"revoke", revoke_comm},
+             {"abort", abort_comm}};
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 
 static unsigned count_of(const char *folder)
@@ -481,7 +601,8 @@ static void run_cases(const struct member *start, void *arg)
     for (int i = 2; name[i]; i++)
         for (size_t c = 0; c < CASES; c++)
             if (strcmp(cases[c].name, name[i]) == 0) {
-                if ((cases[c].run == grow && !nccl.grow) || (cases[c].run == revoke_comm && !nccl.revoke))
+                if ((cases[c].run == grow && !nccl.grow) || (cases[c].run == revoke_comm && !nccl.revoke) ||
+                    (cases[c].run == chosen && !nccl.all_reduce_with))
                     continue;
                 cases[c].run(&m);
                 check_remains(name[i]);

@@ -32,6 +32,10 @@ static void find_functions(void)
     *(void **)&nccl.reduce_scatter = get("ncclReduceScatter");
     *(void **)&nccl.all_gather = get("ncclAllGather");
     *(void **)&nccl.broadcast = get("ncclBroadcast");
+    *(void **)&nccl.all_reduce_with = library_function("ncclAllReduceConfig", 1);
+    *(void **)&nccl.reduce_scatter_with = library_function("ncclReduceScatterConfig", 1);
+    *(void **)&nccl.group_start = get("ncclGroupStart");
+    *(void **)&nccl.group_end = get("ncclGroupEnd");
     *(void **)&nccl.finalize = get("ncclCommFinalize");
     *(void **)&nccl.destroy = get("ncclCommDestroy");
     *(void **)&nccl.abort = get("ncclCommAbort");
@@ -69,10 +73,27 @@ struct config {
     const char *name;
 };
 
+#define MAGIC 0xcafebeef
+
+struct call_config config_of(const char *algorithms, uint64_t tag)
+{
+    return (struct call_config){.size = sizeof(struct call_config),
+                                .magic = MAGIC,
+                                .version = 23100,
+                                .least_ctas = INT_MIN,
+                                .most_ctas = INT_MIN,
+                                .nvls_ctas = INT_MIN,
+                                .cga_size = INT_MIN,
+                                .algorithms = algorithms,
+                                .force = 1,
+                                .policy = INT_MIN,
+                                .tag = tag};
+}
+
 void open_comm(struct member *m, const char *name)
 {
     const struct config config = {.size = sizeof(config),
-                                  .magic = 0xcafebeef,
+                                  .magic = MAGIC,
                                   .version = 22700,
                                   .blocking = INT_MIN,
                                   .cga_size = INT_MIN,

@@ -14,7 +14,18 @@ struct id { /* ncclUniqueId */
     char bytes[128];
 };
 
-/* NCCL's functions. Those of later releases may be NULL: shrink, grow_id, grow, revoke. */
+struct call_config { /* ncclCollConfig_t of NCCL 2.31 */
+    size_t size;
+    unsigned magic, version;
+    void *extension;
+    int least_ctas, most_ctas, nvls_ctas, cga_size;
+    const char *algorithms; /* NULL: NCCL and its tuner choose */
+    int force, policy;
+    uint64_t tag;
+};
+
+/* NCCL's functions. Those of later releases may be NULL: shrink, grow_id, grow, revoke, and the calls with a
+ * configuration. */
 extern struct nccl {
     const char *(*text)(int);
     const char *(*last)(void *);
@@ -26,6 +37,12 @@ extern struct nccl {
     int (*reduce_scatter)(const void *, void *, size_t, int, int, void *, void *);
     int (*all_gather)(const void *, void *, size_t, int, void *, void *);
     int (*broadcast)(const void *, void *, size_t, int, int, void *, void *);
+    int (*all_reduce_with)(const void *, void *, size_t, int, int, void *, void *,
+                           const struct call_config *);
+    int (*reduce_scatter_with)(const void *, void *, size_t, int, int, void *, void *,
+                               const struct call_config *);
+    int (*group_start)(void);
+    int (*group_end)(void);
     int (*finalize)(void *);
     int (*destroy)(void *);
     int (*abort)(void *);
@@ -54,6 +71,9 @@ struct member { /* a rank of a communicator */
 
 /* Wait until all ranks are here. A rank that dies ends the others through the parent. */
 void meet(int ranks);
+
+/* Return a call's configuration. `algorithms` may be NULL, and `tag` 0. */
+struct call_config config_of(const char *algorithms, uint64_t tag);
 
 /* Make a communicator of all ranks. `name` may be NULL. */
 void open_comm(struct member *m, const char *name);

@@ -69,6 +69,7 @@ export LD_LIBRARY_PATH="$tmp" NCCL_TOPO_FILE="$srcdir/tests/nccl/topology.xml" N
 [ $long = 1 ] || export NCCL_MAX_NCHANNELS=2
 
 # play PROGRAM "SETTING..." ARGUMENT...: run cluster or jobs on the library $file. After ten minutes they end.
+# Settings may begin with options of env.
 play()
 {
     program=$1
@@ -116,6 +117,7 @@ fewer()
 raw="NCCL_ALGO=CollnetDirect NIBBLE_FORCE_COLLNET=1 NIBBLE_AG=raw NIBBLE_RS=raw NIBBLE_AR=raw"
 coded="NIBBLE_GRAD=all NIBBLE_WARMUP_STEPS=0 NIBBLE_AR=int4 NIBBLE_RS=int4"
 rails="NIBBLE_DEVS_PER_NIC=2" # each of two ranks of a node is a head then
+word="NIBBLE_RS=int4 NIBBLE_AR=int4 NIBBLE_WARMUP_STEPS=0 NCCL_ALGO=CollnetDirect,Ring"
 few="NCCL_MAX_NCHANNELS=2"    # six ranks connect all channels for minutes
 jobs="NIBBLE_RS=int4 NIBBLE_AR=int4 NCCL_ALGO=CollnetDirect,Ring $few"
 sockets="NCCL_NET_PLUGIN=none NCCL_COLLNET_ENABLE=0 NCCL_ALGO=Ring"
@@ -144,6 +146,10 @@ for file in $files; do
     run 3 "$coded" coded
     run 4 "$coded" coded
     run 2 "$coded NIBBLE_GRAD=all_reduce:float32:400000" named
+    run 2 "$word" said
+    run 2x2 "$word $rails" said
+    # NCCL ignores the choice of a call where its environment names algorithms or protocols.
+    run 2 "-u NCCL_PROTO $coded" chosen
     run 4 "NIBBLE_RS=int4" sharded
     run 2x2 "$raw $rails" raw again split abort
     run 3x2 "$raw $rails $few" raw many shrink grow revoke
