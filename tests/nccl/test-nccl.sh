@@ -4,7 +4,8 @@
 # (library.h). NCCL's host code, proxy, tuner, profiler and loading of plugins run as shipped. Two forms:
 #
 #   make check        one library: the first file of NB_NCCL_LIBRARIES (words), or the one of the package
-#                     nvidia-nccl-* that NB_PYTHON (python3) finds. Without such a file the test is skipped
+#                     nvidia-nccl-* that NB_PYTHON (python3) finds. Without such a file the test is skipped.
+#                     ./quickstart test downloads the package of NCCL 2.30.7 into build/nccl for it
 #   make check-nccl   the files of NB_NCCL_LIBRARIES, or NCCL 2.28.9, 2.30.7, 2.31.2 and 2.32.3 from their
 #                     packages, which pip downloads. Two to four nodes, all cases of cluster.c, the same over
 #                     NCCL's own sockets as control, and the jobs of tests/jobs
@@ -58,7 +59,8 @@ if [ $long = 1 ]; then
 else
     [ "$files" ] || files=$(installed)
     files=$(echo "$files" | sed 's/ .*//;q')
-    [ "$files" ] || skip "no NCCL library: NB_NCCL_LIBRARIES names none, and Python finds no nvidia-nccl-*"
+    [ "$files" ] || skip "no NCCL library: NB_NCCL_LIBRARIES names none, Python finds no nvidia-nccl-*, \
+and ./quickstart test had none (build/nccl.log says why)"
 fi
 
 ln -s "$builddir/tests/nccl/.libs/nvml.so" "$tmp/libnvidia-ml.so.1"
