@@ -48,7 +48,7 @@ def run(options, data, seed, settings):
     synced = [p.detach().clone() for p in model.parameters()]
     outer, exact = Outer(synced), Outer(synced)
     held_out = [batch_of(data, -1 - i, 0, 32, 64) for i in range(8)]
-    angles = []
+    angles, ratios = [], []
     with Cluster(options.nodes, {**LINE, **settings}) as cluster:
         for step in range(options.outer):
             moves = [[] for _ in synced]
@@ -71,6 +71,7 @@ def run(options, data, seed, settings):
             b = torch.cat([u.reshape(-1) for u in ideal]).double()
             if step >= options.outer // 2:
                 angles.append(float(1 - torch.dot(a, b) / (a.norm() * b.norm())))
+                ratios.append(float(a.norm() / b.norm()))
             for s, u in zip(synced, update):
                 s.sub_(u)
         with torch.no_grad():
@@ -78,7 +79,7 @@ def run(options, data, seed, settings):
                 p.copy_(s)
             loss = sum(loss_of(model, batch).item() for batch in held_out) / len(held_out)
         figures = cluster.figures("all_reduce")
-    return loss, sum(angles) / len(angles), figures
+    return loss, sum(angles) / len(angles), sum(ratios) / len(ratios), figures
 
 
 def main():
@@ -91,13 +92,15 @@ def main():
     data = text()
     print(f"{options.nodes} nodes, {options.outer} outer steps of {options.inner}, "
           f"{sum(p.numel() for p in Transformer(options.width, options.layers).parameters())} parameters")
-    print(f"{'seed':4}  {'run':20} {'loss':>8} {'1 - cos':>10} {'bytes sent':>12} {'of coded sums, fed':>18}")
+    print(f"{'seed':4}  {'run':20} {'loss':>8} {'1 - cos':>10} {'norm ratio':>10} {'bytes sent':>12} "
+          f"{'of coded sums, fed':>18}")
     for seed in range(1, options.seeds + 1):
         for name, settings in RUNS.items():
             start = time.monotonic()
-            loss, angle, f = run(options, data, seed, settings)
+            loss, angle, ratio, f = run(options, data, seed, settings)
             fed = f"{100 * f.with_feedback / f.coded:.1f} %" if f.coded else "-"
-            print(f"{seed:4}  {name:20} {loss:8.4f} {angle:10.2e} {f.wire_bytes:12} {fed:>18}", flush=True)
+            print(f"{seed:4}  {name:20} {loss:8.4f} {angle:10.2e} {ratio:10.4f} {f.wire_bytes:12} {fed:>18}",
+                  flush=True)
             print(f"      {time.monotonic() - start:.0f} s", file=sys.stderr)
 
 

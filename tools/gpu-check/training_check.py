@@ -186,13 +186,14 @@ def judge(report, name, way, plain, coded, with_plugin):
                      f"first difference: {where[0]}" if where else
                      f"{len(plain.losses)} losses and {len(plain.digests[0])} hashes of weights a rank")
     if coded.audit:
-        figures["distance"] = coded.audit["distance"]
+        figures["distance"], figures["norm"] = coded.audit["distance"], coded.audit["norm"]
         figures["distance_plain"] = plain.audit["distance"] if plain.audit else None
         for what, distance in coded.audit["distance"].items():
             # The rows of rare bytes change in few steps, and no code with memory does well on those; told, not judged.
             ok = "measured" if what in ("embedding", "head") else "passed" if distance <= DISTANCE else "failed"
             report.row(ok, f"{name}, update of {what}",
-                       f"1 - cos {distance:.5f}, plain {(plain.audit or coded.audit)['distance'].get(what, 0):.5f}")
+                       f"1 - cos {distance:.5f}, norm ratio {coded.audit['norm'][what]:.4f}, plain "
+                       f"{(plain.audit or coded.audit)['distance'].get(what, 0):.5f}")
     if not with_plugin:
         return figures
     figures["wire"] = ranks.summaries(coded.log)

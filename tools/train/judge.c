@@ -70,11 +70,12 @@ static void judge_run(const struct nbt_settings *s, const struct nbt_outcome *o,
                     "%s: training loss fell from %.3f to %.3f (at least %.1f)", o->run->title, start,
                     nbt_final_loss(b), LOSS_FALLS);
     if (!nbt_coded(o)) {
-        double worst = 0;
-        for (int c = 0; c < NBT_CLASSES; c++)
-            worst = fmax(worst, b->fidelity.off[c]);
-        nbt_verdict(v, worst <= EXACT_OFF, "%s: update as from exact gradients, 1 - cos %.1e (at most %.0e)",
-                    o->run->title, worst, EXACT_OFF);
+        int worst = 0;
+        for (int c = 1; c < NBT_CLASSES; c++)
+            worst = b->fidelity.off[c] > b->fidelity.off[worst] ? c : worst;
+        nbt_verdict(v, b->fidelity.off[worst] <= EXACT_OFF,
+                    "%s: update as from exact gradients, 1 - cos %.1e (at most %.0e), norm ratio %.4f",
+                    o->run->title, b->fidelity.off[worst], EXACT_OFF, b->fidelity.ratio[worst]);
         return;
     }
     if (nbt_counted(o) && (quality || o->traffic.quantized_ops > 0)) {
@@ -128,8 +129,10 @@ void nbt_judge(const struct nbt_settings *s, const struct nbt_outcome *runs, siz
     }
     if (on && off) {
         const double gain = off->board->fidelity.off[NBT_MATRIX] / on->board->fidelity.off[NBT_MATRIX];
-        nbt_verdict(v, gain >= FEEDBACK_GAIN, "feedback: matrices %.1fx closer than without (at least %.1f)",
-                    gain, FEEDBACK_GAIN);
+        nbt_verdict(v, gain >= FEEDBACK_GAIN,
+                    "feedback: matrices %.1fx closer than without (at least %.1f), norm ratio %.4f and %.4f",
+                    gain, FEEDBACK_GAIN, on->board->fidelity.ratio[NBT_MATRIX],
+                    off->board->fidelity.ratio[NBT_MATRIX]);
     }
     for (size_t i = 0; raw && i < n; i++) {
         const double gap = nbt_final_valid(runs[i].board) / nbt_final_valid(raw->board) - 1;

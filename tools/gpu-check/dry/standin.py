@@ -89,7 +89,8 @@ def training(options):
         print("19,00\nend,00", file=f)
     if args.audit_from >= 0 and rank == 0:
         with open(os.path.join(args.out, "audit.json"), "w") as f:
-            json.dump({"distance": {"embedding": 0.0, "blocks": 0.0}}, f)
+            parts = ("embedding", "blocks")
+            json.dump({"distance": dict.fromkeys(parts, 0.0), "norm": dict.fromkeys(parts, 1.0)}, f)
     if plugin:
         log(summary(rank, not exact, False))
     print("this was a stand-in", flush=True)

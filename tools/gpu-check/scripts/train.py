@@ -403,8 +403,10 @@ class Auditor:
         dist.all_reduce(sums, group=cpu_group)
         if rank == 0:
             with open(os.path.join(args.out, "audit.json"), "w") as f:
-                json.dump({"steps": self.steps, "distance": {
-                    k: 1 - float(s[0] / (s[1] * s[2]).sqrt()) for k, s in zip(kinds, sums) if s[1] > 0 and s[2] > 0}}, f)
+                there = [(k, s) for k, s in zip(kinds, sums) if s[1] > 0 and s[2] > 0]
+                json.dump({"steps": self.steps,
+                           "distance": {k: 1 - float(s[0] / (s[1] * s[2]).sqrt()) for k, s in there},
+                           "norm": {k: float((s[1] / s[2]).sqrt()) for k, s in there}}, f)
 
 
 def digest(tensors):
