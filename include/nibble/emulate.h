@@ -45,10 +45,11 @@ struct nb_emulate_config {
     size_t buffer_bytes; /* NCCL_BUFFSIZE, of a channel; 0: 4 MiB. At least 32 KiB, a multiple of 4 KiB */
     size_t chunk_bytes; /* of a channel in one step, a multiple of 512, at most buffer_bytes / 8; 0: NCCL's */
     /* Settings as in the environment of a job (docs/parameters.md): "NIBBLE_RS=int8" ..., ended by NULL.
-     * NULL: defaults. Any other text is an error. The process's own environment has no influence. Codecs run
-     * on the calling thread, so NIBBLE_DEVICE, NIBBLE_HOST_THREADS and NIBBLE_NET have no effect. Links have
-     * an unknown rate: with NIBBLE_RS=auto and NIBBLE_AR=auto sums are coded unless NIBBLE_LINK_MBPS says
-     * otherwise. */
+     * NULL: defaults. Any other text is an error. The process's own environment has no influence.
+     * NIBBLE_DEVICE and NIBBLE_NET have no effect. NIBBLE_HOST_THREADS is the number of threads that code for
+     * all nodes, 0 by default: the calling thread codes. More are faster for large operations on an idle
+     * machine. Links have an unknown rate: with NIBBLE_RS=auto and NIBBLE_AR=auto sums are coded unless
+     * NIBBLE_LINK_MBPS says otherwise. Only then results may depend on the number of threads. */
     const char *const *settings;
 };
 

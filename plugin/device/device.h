@@ -204,6 +204,9 @@ void nb_gpus_close(struct nb_context *ctx);
  * host run on the engine's thread. */
 int nb_host_pool_open(struct nb_context *ctx);
 void nb_host_pool_close(struct nb_context *ctx);
+/* Return the number of works that codec threads were given, less the cancelled ones. For each one they call
+ * ctx->work_done of its context. On the engine's thread. */
+uint64_t nb_host_pool_works(const struct nb_context *ctx);
 
 /* Create a communicator's device: through ctx->open_device where that is set, else by the settings and the
  * machine. Return 0 and *dev, which uses ctx until it is closed, or a negative errno after a log line with

@@ -5,6 +5,7 @@
 #include "coll/report/report.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@
 #include "coll/coll.h"
 #include "coll/comm/comm.h"
 #include "coll/engine.h"
+#include "device/device.h"
 #include "emulate/memory_net.h"
 #include "emulate/nccl_walk.h"
 #include "policy/records/records.h"
@@ -66,6 +68,9 @@ struct nb_emulation {
     size_t buffer, chunk;
     int64_t now; /* of all nodes' clocks */
     int err;     /* the first error */
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    uint64_t works; /* that codec threads have ended, under lock */
     struct node node[];
 };
 
@@ -84,10 +89,47 @@ static int no_gpu(struct nb_context *ctx)
     return -1;
 }
 
+/* On a codec thread. */
+static void work_done(struct nb_context *ctx)
+{
+    struct nb_emulation *e = ctx->clock.arg;
+
+    pthread_mutex_lock(&e->lock);
+    e->works++;
+    pthread_cond_signal(&e->ended);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static uint64_t works_ended(struct nb_emulation *e)
+{
+    uint64_t works;
+
+    pthread_mutex_lock(&e->lock);
+    works = e->works;
+    pthread_mutex_unlock(&e->lock);
+    return works;
+}
+
+/* Wait until codec threads have ended more works than `before`, if they have any: time must not pass
+ * meanwhile. Return whether they have ended one. All nodes share node 0's threads. */
+static bool await_works(struct nb_emulation *e, uint64_t before)
+{
+    const uint64_t given = e->nodes ? nb_host_pool_works(e->node[0].ctx) : 0;
+    bool ended;
+
+    pthread_mutex_lock(&e->lock);
+    while (e->works == before && e->works != given)
+        pthread_cond_wait(&e->ended, &e->lock);
+    ended = e->works != before;
+    pthread_mutex_unlock(&e->lock);
+    return ended;
+}
+
 /* Take one step of all engines. Return whether something has moved. *until is the time at which waiting alone
  * moves something. */
 static bool step_engines(struct nb_emulation *e, int64_t *until)
 {
+    const uint64_t works = works_ended(e);
     struct pollfd none[1]; /* has room for 0 */
     bool moved = false;
 
@@ -103,7 +145,7 @@ static bool step_engines(struct nb_emulation *e, int64_t *until)
             *until = wait.until_ns;
         nb_log_label(before);
     }
-    return moved;
+    return moved || await_works(e, works);
 }
 
 /* Advance the time, when no engine has moved, to the earliest deadline. Return -ETIMEDOUT when that has gone
@@ -136,22 +178,23 @@ static void settle(struct nb_emulation *e)
 /* ---- begin and end ------------------------------------------------------------------------------------- */
 
 /* Return the settings. The first setting of a name counts: first the required ones, then the caller's list,
- * and last NIBBLE_GRAD=all, for which the caller vouches. */
+ * and last the defaults: the caller vouches for gradients, and the calling thread codes. */
 static const char **settings_of(const struct nb_emulate_config *config)
 {
-    static const char *const first[] = {"NIBBLE_DEVICE=host", "NIBBLE_HOST_THREADS=0", "NIBBLE_NET=auto"};
+    static const char *const first[] = {"NIBBLE_DEVICE=host", "NIBBLE_NET=auto"};
     size_t n = sizeof(first) / sizeof(first[0]), given = 0;
     const char **list;
 
     while (config->settings && config->settings[given])
         given++;
-    list = calloc(n + given + 2, sizeof(*list));
+    list = calloc(n + given + 3, sizeof(*list));
     if (!list)
         return NULL;
     memcpy(list, first, sizeof(first));
     if (given)
         memcpy(list + n, config->settings, given * sizeof(*list));
     list[n + given] = "NIBBLE_GRAD=all";
+    list[n + given + 1] = "NIBBLE_HOST_THREADS=0";
     return list;
 }
 
@@ -170,6 +213,11 @@ static int open_node(struct nb_emulation *e, int number, const char *const *sett
     err = nb_context_create(&options, &n->ctx);
     if (err)
         return err;
+    n->ctx->work_done = work_done;
+    if (number) {
+        nb_host_pool_close(n->ctx);
+        n->ctx->host_pool = e->node[0].ctx->host_pool;
+    }
     n->connected = -EINPROGRESS;
     n->region_bytes = nb_nccl_walk_region(e->channels, e->buffer);
     n->region = calloc(1, n->region_bytes);
@@ -297,6 +345,8 @@ static int open_all(const struct nb_emulate_config *config, struct nb_emulation 
     e->buffer = config->buffer_bytes ? config->buffer_bytes : (size_t)4 << 20;
     e->chunk = config->chunk_bytes;
     e->now = NB_NS_PER_S;
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->ended, NULL);
     for (int i = 0; i < config->nodes && !err; i++) {
         err = open_node(e, i, settings);
         e->nodes += e->node[i].ctx != NULL;
@@ -370,13 +420,17 @@ void nb_emulate_close(struct nb_emulation *e)
     for (int i = 0; i < e->nodes; i++)
         if (e->node[i].listen)
             nb_coll_close_listen(e->node[i].listen);
-    for (int i = 0; i < e->nodes; i++) {
+    for (int i = e->nodes; i-- > 0;) { /* node 0, whose codec threads all use, last */
         struct node *n = &e->node[i];
 
+        if (i)
+            n->ctx->host_pool = NULL;
         nb_context_destroy(n->ctx);
         free(n->region);
         free(n->mhandle);
     }
+    pthread_mutex_destroy(&e->lock);
+    pthread_cond_destroy(&e->ended);
     free(e);
 }
 

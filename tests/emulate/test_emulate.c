@@ -372,7 +372,8 @@ static int two_hop_5(void)
                       .two_hop = true,
                       .nan = true,
                       .settings = {CODED, "NIBBLE_SCHEDULE=two-hop", "NIBBLE_SECOND_HOP=int8",
-                                   "NIBBLE_UNIT_BYTES=16384", "NIBBLE_WARMUP_STEPS=0", NULL}};
+                                   "NIBBLE_UNIT_BYTES=16384", "NIBBLE_WARMUP_STEPS=0",
+                                   "NIBBLE_HOST_THREADS=3", NULL}};
 
     return compare(&job);
 }

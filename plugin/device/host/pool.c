@@ -37,7 +37,7 @@ struct nb_host_pool {
 
     /* For readers without the lock. */
     _Atomic unsigned queued;
-    _Atomic uint64_t ended;
+    _Atomic uint64_t given, ended;
 };
 
 /* ---- workers ----------------------------------------------------------------------------------------- */
@@ -264,6 +264,7 @@ void nb_pool_submit(struct nb_host_pool *pool, struct nb_pool_job *job)
     *pool->tail = job;
     pool->tail = &job->next;
     atomic_fetch_add_explicit(&pool->queued, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->given, 1, memory_order_relaxed);
     wakes = wakes_one(pool);
     pthread_mutex_unlock(&pool->lock);
     if (wakes)
@@ -281,12 +282,18 @@ void nb_pool_cancel(struct nb_host_pool *pool, const void *owner, void (*cancell
         }
         *at = job->next;
         atomic_fetch_sub_explicit(&pool->queued, 1, memory_order_relaxed);
+        atomic_fetch_sub_explicit(&pool->given, 1, memory_order_relaxed);
         cancelled(job);
     }
     pool->tail = &pool->head;
     while (*pool->tail)
         pool->tail = &(*pool->tail)->next;
     pthread_mutex_unlock(&pool->lock);
+}
+
+uint64_t nb_host_pool_works(const struct nb_context *ctx)
+{
+    return atomic_load_explicit(&ctx->host_pool->given, memory_order_relaxed);
 }
 
 uint64_t nb_pool_ended(const struct nb_host_pool *pool)
