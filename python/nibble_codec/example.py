@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small transformer, trained twice from the same weights on the same text: with exact means of the nodes' gradients, and with
-the plugin's, for each of some seeds. The report compares each step's sums, and the losses, and judges the difference.
+"""A small transformer, trained three times from the same weights on the same text, for each of some seeds:
+with exact means of the nodes' gradients, with the plugin's, and with the plugin's without error feedback. The
+report compares each step's sums, and the losses, and judges the differences.
 
     python -m nibble_codec.example --nodes 4 --steps 300 --seeds 4 --out report
 
@@ -86,11 +87,15 @@ def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 def train(options: argparse.Namespace, name: str, cluster: Optional[Cluster], comparison: Comparison, data: torch.Tensor,
           seed: int) -> float:
-    """Train, and return the held-out loss. Batches depend on the seed, too."""
+    """Train, and return the held-out loss. Batches depend on the seed, too. `comparison` gets losses and, of
+    arms with a cluster, sums."""
     torch.manual_seed(seed)
     model = Transformer(options.width, options.layers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate)
-    nodes = DataParallel(model, cluster, options.nodes, comparison=comparison if cluster else None)
+    sums = None if cluster is None else comparison if name == "nibble" else comparison.arm(name)
+    if sums:
+        sums.begin_run()
+    nodes = DataParallel(model, cluster, options.nodes, comparison=sums)
     held_out = [batch_of(data, -1 - i, 0, 32, 64) for i in range(4)]
     for step in range(options.steps):
         total = 0.0
@@ -134,15 +139,18 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
     data = text()
     comparison = Comparison(skip=min(options.warmup + 2, options.steps - 1))
+    settings = [f"NIBBLE_WARMUP_STEPS={options.warmup}", *options.set]
+    # Of two settings of a name the first one counts.
+    arms = {"nibble": settings, "no feedback": ["NIBBLE_EF=off", *settings]}
     for seed in range(options.seed, options.seed + options.seeds):
         comparison.finish("exact", train(options, "exact", None, comparison, data, seed))
-        with Cluster(options.nodes, [f"NIBBLE_WARMUP_STEPS={options.warmup}", *options.set]) as cluster:
-            comparison.begin_run()
-            comparison.finish("nibble", train(options, "nibble", cluster, comparison, data, seed))
-    exact, coded = (sum(values) / len(values) for values in (comparison.final["exact"], comparison.final["nibble"]))
+        for name, given in arms.items():
+            with Cluster(options.nodes, given) as cluster:
+                comparison.finish(name, train(options, name, cluster, comparison, data, seed))
+    exact, coded, plain = (sum(values) / len(values) for values in comparison.final.values())
     print(f"nibble {version()}, {options.nodes} nodes, {options.steps} steps")
     print(comparison.table(most=12))
-    print(f"held-out loss: {exact:.4f} exact, {coded:.4f} nibble")
+    print(f"held-out loss: {exact:.4f} exact, {coded:.4f} nibble, {plain:.4f} without feedback")
     if options.out:
         print("written:", *comparison.write(options.out))
     return 0

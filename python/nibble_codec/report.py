@@ -25,6 +25,9 @@ Row = Tuple[int, float, float, float]  # step, 1 - cos of all values, NMSE, bits
 T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 
 
+COLORS = ("#c9d1d9", "#0b7285", "#e8590c", "#5f3dc4")  # of loss curves, the exact one first
+
+
 class Verdict(NamedTuple):
     """What coding does to a final loss, beside what the seed does to it."""
     mean: float    # of coded less exact, over the seeds
@@ -131,6 +134,7 @@ class Comparison:
         self._sent: Tuple[Optional[Figures], int] = (None, 4)  # figures and bytes a value, of the last add()
         self._before = (0, 0)
         self._run_at = 0                              # steps of earlier runs
+        self.arms: Dict[str, Comparison] = {}         # see arm()
 
     def add(self, name: str, exact: Array, delivered: Array, figures: Optional[Figures] = None, value_bytes: int = 4) -> None:
         """Add a parameter of the current step: its exact sum, and the delivered one. figures: as for step(), where nothing calls
@@ -190,9 +194,15 @@ class Comparison:
             self.step(*self._sent)
         self._before, self._run_at, self._adam = (0, 0), len(self.steps), {}
 
-    def verdict(self) -> Optional[Verdict]:
-        """Return what coding does to the final loss, or None without pairs of finish()."""
-        exact, coded = self.final.get("exact", []), self.final.get("nibble", [])
+    def arm(self, name: str) -> Comparison:
+        """Return the comparison of another arm's sums, such as a run without feedback. The report gives its
+        error beside that of "nibble". Its losses come through this comparison's loss(name, ...) and
+        finish(name, ...)."""
+        return self.arms.setdefault(name, Comparison(self.skip))
+
+    def verdict(self, name: str = "nibble") -> Optional[Verdict]:
+        """Return what an arm's coding does to the final loss, or None without pairs of finish()."""
+        exact, coded = self.final.get("exact", []), self.final.get(name, [])
         n = min(len(exact), len(coded))
         return verdict(exact[:n], coded[:n]) if n else None
 
@@ -248,15 +258,27 @@ class Comparison:
                          f"  {s['NMSE']:9.2e}  {s.get('update', math.nan):9.2e}"
                          f"  {s.get('norm', math.nan):6.4f}")
             lines.append(f"{s['bits']:.2f} bits a value, {len(self._counted())} steps")
+            lines += [self._beside(name, s, other.summary()) for name, other in self.arms.items()]
         for name in self.losses:
             curve = self._mean_curve(name)
             tail = [v for _, v in curve[-max(1, len(curve) // 10):]]
             lines.append(f"loss, {name}: {curve[0][1]:.4f} at first, {sum(tail) / len(tail):.4f} over the last "
                          f"{len(tail)} of {len(curve)} points")
-        judged = self.verdict()
-        if judged:
-            lines.append(str(judged))
+        for name in ("nibble", *self.arms):
+            judged = self.verdict(name)
+            if judged:
+                lines.append(f"{name}: {judged}")
         return "\n".join(lines)
+
+    @staticmethod
+    def _beside(name: str, mine: Dict[str, float], other: Dict[str, float]) -> str:
+        """Compare an arm's errors with those of "nibble"."""
+        if not mine.get("update") or not other.get("update"):
+            return f"{name}: nothing to compare"
+        times = other["update"] / mine["update"]
+        return (f"{name}: NMSE {other['NMSE']:.2e}, update {other['update']:.2e}, norm {other['norm']:.4f}: "
+                "nibble's update is "
+                + (f"{times:.1f} times closer" if times >= 1 else f"{1 / times:.1f} times as far off"))
 
     def write(self, folder: str) -> List[str]:
         """Write parameters.csv, steps.csv, loss.csv, report.txt and plots into `folder`. Return the files."""
@@ -331,9 +353,9 @@ class Comparison:
     def _plot_losses(self, losses: Any, difference: Any) -> None:
         """On the left the curves, the first one wide and light so that it shows behind the others. On the right their
         difference, beside the noise."""
-        widths = [(6.0, "#c9d1d9")] + 3 * [(1.3, "#0b7285")]
-        for (width, color), name in zip(widths, self.losses):
-            losses.plot(*zip(*self._mean_curve(name)), label=name, linewidth=width, color=color)
+        for color, name in zip(COLORS, self.losses):
+            losses.plot(*zip(*self._mean_curve(name)), label=name, color=color,
+                        linewidth=1.3 if color != COLORS[0] else 6.0)
         losses.set(title="loss", xlabel="step", ylabel="loss")
         difference.set(title="loss: coded less exact", xlabel="step", ylabel="difference of loss")
         if not self.losses:
@@ -344,13 +366,13 @@ class Comparison:
         if math.isfinite(band) and band > 0:
             difference.axhspan(-band, band, color="#e9ecef", label=f"noise: +- one deviation of {of}")
         difference.axhline(0, color="#868e96", linewidth=0.8)
-        for name in others:
+        for color, name in zip(COLORS[1:], others):
             found = self._differences(name, base)
             window = max(1, len(found) // 20)
             means = [sum(v) / len(v) for _, v in sorted(found.items())]
             smooth = [sum(means[max(0, i - window + 1):i + 1]) / len(means[max(0, i - window + 1):i + 1])
                       for i in range(len(means))]
-            difference.plot(sorted(found), smooth, linewidth=1.5, color="#0b7285",
+            difference.plot(sorted(found), smooth, linewidth=1.5, color=color,
                             label=f"{name}, mean of {window} steps" if window > 1 else name)
         low, high = difference.get_ylim()
         difference.set_ylim(low, high + 0.25 * (high - low))  # room for the legend above the band
@@ -385,7 +407,7 @@ class Comparison:
 
     def _gnuplot(self, folder: str) -> List[str]:
         """loss.csv has the columns curve, seed, step, loss."""
-        styles = ["lw 6 lc rgb '#c9d1d9'"] + 3 * ["lw 1.5 lc rgb '#0b7285'"]
+        styles = [f"lw {1.5 if color != COLORS[0] else 6} lc rgb '{color}'" for color in COLORS]
         curves = ", ".join(f"'loss.csv' using (strcol(1) eq '{name}' ? $3 : NaN):4 with lines {style} title '{name}'"
                            for style, name in zip(styles, self.losses))
         with open(os.path.join(folder, "report.gp"), "w", encoding="utf-8") as f:

@@ -13,10 +13,13 @@ trap 'rm -rf "$tmp"' EXIT
 "$python" -W ignore "$srcdir/tests/python/test_torch.py" "$@" || exit 1
 "$python" -m nibble_codec.example --nodes 2 --steps 6 --warmup 1 --batch 1 --width 32 --layers 1 --out "$tmp" >"$tmp/log" 2>&1 ||
     { cat "$tmp/log"; echo "FAIL: the example"; exit 1; }
-grep -q '^held-out loss: .* exact, .* nibble$' "$tmp/log" && grep -q 'bits a value' "$tmp/report.txt" &&
+grep -q '^held-out loss: .* exact, .* nibble, .* without feedback$' "$tmp/log" &&
+    grep -q 'bits a value' "$tmp/report.txt" &&
     [ "$(grep -c , "$tmp/parameters.csv")" -gt 10 ] || { cat "$tmp/log"; echo "FAIL: what the example writes"; exit 1; }
 "$python" -m nibble_codec.example --nodes 2 --steps 6 --warmup 1 --batch 1 --width 32 --layers 1 --seeds 2 >"$tmp/log" 2>&1 &&
-    grep -q '^coding changes the loss by .* +- .* (95 %, 2 seeds), seeds by .*: ' "$tmp/log" || { cat "$tmp/log"; echo "FAIL: two seeds"; exit 1; }
+    verdict='coding changes the loss by .* +- .* (95 %, 2 seeds), seeds by .*: ' &&
+    grep -q "^nibble: $verdict" "$tmp/log" && grep -q "^no feedback: $verdict" "$tmp/log" ||
+    { cat "$tmp/log"; echo "FAIL: two seeds"; exit 1; }
 if "$python" -m mypy --version >/dev/null 2>&1; then
     "$python" -m mypy --strict --ignore-missing-imports --cache-dir "$tmp/mypy" "$srcdir/python/nibble_codec" >"$tmp/log" 2>&1 ||
         { cat "$tmp/log"; echo "FAIL: types"; exit 1; }

@@ -252,7 +252,36 @@ class Report(unittest.TestCase):
         for e in exact:
             c.finish("exact", e)
             c.finish("nibble", e + 0.01)
-        self.assertIn("worse, by less", c.table())
+        self.assertIn("nibble: coding changes the loss by +0.0100 +- 0.0000 (95 %, 3 seeds)", c.table())
+
+    def test_arms(self):
+        """Another arm's error stands beside nibble's, with a verdict of its own."""
+        from nibble_codec.report import Comparison
+        c, exact, draw = Comparison(skip=1), np.array([1.0, -2.0, 0.5], np.float32), np.random.default_rng(2)
+        for seed in (1, 2):
+            c.finish("exact", 2.6 + seed / 100)
+            for size, arm, name in ((0.1, c, "nibble"), (0.4, c.arm("no feedback"), "no feedback")):
+                arm.begin_run()
+                for _ in range(5):
+                    arm.add("matrix", exact, exact + np.float32(size) * draw.standard_normal(3, np.float32))
+                    arm.step()
+                c.finish(name, 2.6 + seed / 100 + size)
+        mine, other = c.summary(), c.arm("no feedback").summary()
+        self.assertGreater(other["update"], 2 * mine["update"])
+        times = other["update"] / mine["update"]
+        self.assertIn(f"no feedback: NMSE {other['NMSE']:.2e}, update {other['update']:.2e}, "
+                      f"norm {other['norm']:.4f}: nibble's update is {times:.1f} times closer\n", c.table())
+        self.assertIn("nibble: coding changes the loss by +0.1000", c.table())
+        self.assertIn("no feedback: coding changes the loss by +0.4000", c.table())
+        self.assertEqual(len(c.rows()), 1)
+
+    def test_threads(self):
+        """The number of codec threads changes no bit."""
+        g, results = [normal(300000) for _ in range(3)], []
+        for threads in (0, 3):
+            with nc.Cluster(3, {"WARMUP_STEPS": 0, "HOST_THREADS": threads}) as cluster:
+                results.append([cluster.all_reduce(g) for _ in range(2)][1] + [cluster.residual(1, 300000)])
+        self.assertTrue(all(np.array_equal(a, b) for a, b in zip(*results)))
 
     def test_runs_and_scalars(self):
         """Each run's warm-up is left out, and curves of several seeds have a mean. Trackers get the last step."""
