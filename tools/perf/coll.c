@@ -229,8 +229,11 @@ static int run_batch(struct series *s, int n)
             ret = hx_fail("%s: posting failed", s->kind->name);
     }
     for (int i = 0; i < n && !ret; i++)
-        if (hx_wait(s->comm, &ops[i], 0) != ncclSuccess)
-            ret = hx_fail("%s of %zu values failed with %d", s->kind->name, s->count, (int)ops[i].result);
+        if (hx_wait(s->comm, &ops[i], 0) != ncclSuccess) {
+            char what[80];
+            snprintf(what, sizeof(what), "%s of %zu values failed", s->kind->name, s->count);
+            ret = hx_fail_by_plugin(what, ops[i].result);
+        }
     free(ops);
     return ret;
 }
@@ -593,7 +596,7 @@ static int run_all(struct series *s)
         return ret;
     rc = hx_comm_close(s->comm);
     hx_lib_close(lib);
-    return rc == ncclSuccess ? 0 : hx_fail("closing failed (%d)", (int)rc);
+    return rc == ncclSuccess ? 0 : hx_fail_by_plugin("the communicator does not close", rc);
 }
 
 /* Run all series raw and coded in turns, and add a row for each. */
@@ -697,6 +700,7 @@ int perf_coll(int argc, char **argv)
     job.netns_prefix = run.netns;
     job.env = run.env;
     job.log = run.log;
+    job.quiet = true;
     if (run.threads)
         return perf_threads(&job, &run);
     const int status = perf_rows_job(&job, &run);

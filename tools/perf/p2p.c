@@ -55,7 +55,7 @@ static int transfer(struct hx_p2p *p2p, const struct perf_run *run, int rank, ch
     for (int i = 0; i < n; i++) {
         const ncclResult_t rc = hx_p2p_run(p2p, send, sends ? bytes : 0, recv, receives ? bytes : 0, 0);
         if (rc != ncclSuccess)
-            return hx_fail("a transfer of %zu bytes failed (%d)", bytes, (int)rc);
+            return hx_fail_by_plugin("a transfer failed", rc);
     }
     return 0;
 }
@@ -147,7 +147,7 @@ static int p2p_node(struct hx_node *node, void *arg)
         return ret;
     rc = hx_p2p_close(p2p);
     if (hx_finalize(lib, &ctx) != ncclSuccess || rc != ncclSuccess)
-        ret = hx_fail("closing failed");
+        ret = hx_fail_by_plugin("the connections do not close", rc);
     hx_lib_close(lib);
     return ret;
 }
@@ -170,5 +170,6 @@ int perf_p2p(int argc, char **argv)
     job.netns_prefix = run.netns;
     job.env = run.env;
     job.log = run.log;
+    job.quiet = true;
     return perf_rows_job(&job, &run);
 }

@@ -125,11 +125,12 @@ for share in -1 101 x; do
     "$perf" coll --share $share >/dev/null 2>&1 && fail "--share $share is taken"
 done
 "$perf" p2p --share 5 >/dev/null 2>&1 && fail "p2p --share is taken"
-# A plugin that does not start: its own reason, in one line with the node.
+# A plugin that does not start: its own reason, in one line with the node, whatever else the plugin warns of.
 for part in coll p2p; do
-    NCCL_SOCKET_IFNAME=nowhere0 "$perf" $part -b 64K -e 64K -n 1 -w 0 >/dev/null 2>"$tmp/err"
+    NIBBLE_SPIN_US=8 NCCL_SOCKET_IFNAME=nowhere0 "$perf" $part -b 4K -e 4K -n 1 -w 0 >/dev/null 2>"$tmp/err"
     [ $? = 1 ] && grep -q '^nibble-perf: nodes* 0 .*: tcp: NCCL_SOCKET_IFNAME=nowhere0 matches' "$tmp/err" ||
         fail "$part without an interface: $(cat "$tmp/err")"
+    grep -q '^harness: ' "$tmp/err" && fail "$part says its reason twice: $(cat "$tmp/err")"
 done
 
 # Nothing measured is no success: a word that a list does not have is an error, with the option and the word.

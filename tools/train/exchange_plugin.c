@@ -73,8 +73,10 @@ static int plugin_open(struct nbt_exchange *x)
     const int n = x->cfg.node->nnodes;
     ncclResult_t rc;
     struct plugin *p = calloc(1, sizeof *p);
-    if (!p)
+    if (!p) {
+        hx_fail("out of memory");
         return -ENOMEM;
+    }
     p->lib = hx_lib_open(x->cfg.plugin, 0);
     if (!p->lib) {
         free(p);
@@ -125,7 +127,7 @@ static int run(struct nbt_exchange *x, struct hx_op *op, const char *what)
     const ncclResult_t rc = hx_run(p->comm, op);
     if (rc == ncclSuccess)
         return 0;
-    hx_fail("%s failed (%d)", what, (int)rc);
+    hx_fail_by_plugin(what, rc);
     return -EIO;
 }
 
@@ -147,14 +149,16 @@ static int plugin_reduce_scatter(struct nbt_exchange *x, const void *send, void 
     int rc;
 
     if (!x->cfg.all_reduce)
-        return run(x, &op, "reduce-scatter of the gradients");
+        return run(x, &op, "the reduce-scatter of the gradients failed");
     if (!p->sums)
         p->sums = malloc(nodes * bytes);
-    if (!p->sums)
+    if (!p->sums) {
+        hx_fail("out of memory");
         return -ENOMEM;
+    }
     op.count *= nodes;
     op.recv = p->sums;
-    rc = run(x, &op, "all-reduce of the gradients");
+    rc = run(x, &op, "the all-reduce of the gradients failed");
     if (rc == 0)
         memcpy(recv, p->sums + (size_t)x->cfg.node->rank * bytes, bytes);
     return rc;
@@ -170,7 +174,7 @@ static int plugin_all_gather(struct nbt_exchange *x, uint16_t *buf)
         .send = buf + (size_t)x->cfg.node->rank * x->cfg.block,
         .recv = buf,
     };
-    return run(x, &op, "all-gather of the weights");
+    return run(x, &op, "the all-gather of the weights failed");
 }
 
 /* Read the number behind `key` (as in "wire=") in the text [at, end). */
@@ -260,7 +264,7 @@ static int plugin_close(struct nbt_exchange *x)
     x->state = NULL;
     if (rc == ncclSuccess)
         return 0;
-    hx_fail("closing the communicator failed (%d)", (int)rc);
+    hx_fail_by_plugin("the communicator does not close", rc);
     return -EIO;
 }
 

@@ -102,7 +102,7 @@ struct nbt_outcome {
     struct nbt_board *board;
     struct nbt_traffic traffic; /* all nodes, whole run */
     int ok;                     /* the job ended as expected */
-    char reason[160];           /* ... the reason where it did not */
+    char reason[512];           /* ... the reason where it did not */
     char story[2000];           /* how the plugin decided which operations to code, in node 0's words, ""
                                    without a decision */
 };

@@ -333,6 +333,7 @@ static int do_run(const struct options *o, const struct nbt_run *run, struct nbt
         .arg = &launch,
         .env = env,
         .seed = s->seed,
+        .quiet = true, /* the verdict, or the refusal, has the reason */
     };
     memset(out, 0, sizeof *out);
     out->run = run;

@@ -368,8 +368,8 @@ int nbt_node_main(struct hx_node *node, void *arg)
         l->board->seconds = hx_now() - begin;
         nbt_fidelity_finish(&l->board->fidelity);
     }
-    hx_where("closing the exchange");
     if (w->x.state || rc == 0) {
+        hx_where("closing the exchange");
         const int closed = w->x.ops->close(&w->x);
         rc = rc ? rc : closed;
     }

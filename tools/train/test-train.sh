@@ -92,6 +92,7 @@ says "FAIL 4 bits, feedback, delta4: weights differ"
 echo "a weight that arrives wrong is found"
 run 1 weight --quick --steps 6 --runs raw --fault weight "$@"
 says "FAIL uncompressed: weights differ"
+says "failed (1) at 'step [0-9]*': step [0-9]*: gathered weight"
 
 echo "refusals"
 echo small >"$dir/small"
@@ -113,6 +114,8 @@ export NIBBLE_NET
 run 2 refusal --quick -n 4 --runs raw "$@"
 unset NIBBLE_NET
 says "not one step ran: nodes 0 to 3 failed .* cannot be connected: bad setting NIBBLE_NET=nothing"
+says "failed (1) at .bring-up failed in connect"
+grep -q '^harness: ' "$dir/log" && fail "the reason, twice"
 run 2 refusal --quick --plugin "$dir/nothing.so" "$@"
 says "plugin: cannot read .*/nothing.so: No such file"
 run 2 refusal --text "$dir/small"

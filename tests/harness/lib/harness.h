@@ -69,7 +69,7 @@ struct hx_node {
     uint64_t seed; /* the job's, the same on every node */
     struct hx_shared *shared;
     const struct hx_meeting *meeting; /* NULL: all nodes share memory */
-    bool log;                         /* the job's */
+    bool log, quiet;                  /* the job's */
 };
 
 typedef int (*hx_node_fn)(struct hx_node *node, void *arg);
@@ -102,16 +102,17 @@ struct hx_job {
     const char *netns_prefix;
     const struct hx_meeting *meeting; /* NULL: this process forks the nodes */
     bool log;                         /* show the nodes' whole log on stderr, too */
+    bool quiet;                       /* print no failures: the caller shows the report's reason */
 };
 
 struct hx_report {
     bool ok, skipped;
-    char reason[512]; /* why the job failed or was skipped */
+    char reason[1024]; /* why the job failed or was skipped */
     double seconds;
     struct {
         int status;                              /* as from waitpid */
         bool hung;                               /* killed at the deadline */
-        char where[160];                         /* last hx_where */
+        char where[160];                         /* last hx_where before the first hx_fail, if any */
         char failure[512];                       /* first hx_fail, "" without one */
         int warns;                               /* WARN lines logged */
         char *log;                               /* all captured lines. "W "/"I "/"T " starts each */

@@ -43,7 +43,7 @@ struct hx_shared_node {
     atomic_int failed;
     atomic_int warns;
     char where[160];
-    char failure[512];
+    char failure[512], failed_where[160]; /* of the first hx_fail */
     unsigned char gather[HX_BOX_BYTES];
     unsigned char scratch[HX_SCRATCH_BYTES];
     atomic_uint log_len;

@@ -53,7 +53,7 @@ static void apply_settings(int rank)
 
 static _Noreturn void run_node(const struct hx_job *job, struct hx_shared *shared, int rank)
 {
-    struct hx_node node = {rank, job->nnodes, job->seed, shared, job->meeting, job->log};
+    struct hx_node node = {rank, job->nnodes, job->seed, shared, job->meeting, job->log, job->quiet};
     int rc = 0;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -191,13 +191,19 @@ static void tell_node(const struct hx_job *job, const struct hx_report *rep, int
         snprintf(what, sizeof what, "failed (%d)", WEXITSTATUS(status));
     *text = 0;
     if (what[0])
-        snprintf(text, cap, "%s at \"%.80s\"%s%.200s", what, rep->node[r].where,
+        snprintf(text, cap, "%s at \"%.80s\"%s%.400s", what, rep->node[r].where,
                  rep->node[r].failure[0] ? ": " : "", rep->node[r].failure);
+}
+
+/* Return why node r failed, wherever it was, or else its text. */
+static const char *cause_of(const struct hx_report *rep, int r, const char *text)
+{
+    return WIFEXITED(rep->node[r].status) && rep->node[r].failure[0] ? rep->node[r].failure : text;
 }
 
 static void judge(const struct hx_job *job, struct hx_report *rep)
 {
-    char text[HX_MAX_NODES][400];
+    char text[HX_MAX_NODES][600];
     size_t at = 0;
 
     rep->ok = true;
@@ -215,7 +221,8 @@ static void judge(const struct hx_job *job, struct hx_report *rep)
         last = r;
         if (!text[r][0])
             continue;
-        while (last + 1 < job->nnodes && strcmp(text[last + 1], text[r]) == 0)
+        while (last + 1 < job->nnodes && text[last + 1][0] &&
+               strcmp(cause_of(rep, last + 1, text[last + 1]), cause_of(rep, r, text[r])) == 0)
             last++;
         at += (size_t)snprintf(rep->reason + at, sizeof rep->reason - at, "%snode%s %d", at ? "; " : "",
                                last > r ? "s" : "", r);
@@ -315,7 +322,8 @@ int hx_job_run(const struct hx_job *job, struct hx_report **out)
 
         rep->node[r].status = n->status;
         rep->node[r].hung = n->hung;
-        memcpy(rep->node[r].where, n->where, sizeof n->where);
+        memcpy(rep->node[r].where, WIFEXITED(n->status) && n->failure[0] ? n->failed_where : n->where,
+               sizeof n->where);
         memcpy(rep->node[r].failure, n->failure, sizeof n->failure);
         memcpy(rep->node[r].scratch, n->scratch, sizeof n->scratch);
         rep->node[r].warns = atomic_load(&n->warns);
@@ -324,7 +332,7 @@ int hx_job_run(const struct hx_job *job, struct hx_report **out)
     judge(job, rep);
     if (job->netns)
         hx_netns_end(saved_ns);
-    if (!rep->ok)
+    if (!rep->ok && !job->quiet)
         fprintf(stderr, "harness: %s: %s\n", job->name, rep->reason);
 done:
     hx_hosts_end(shared);

@@ -164,11 +164,13 @@ int hx_fail(const char *fmt, ...)
         fprintf(stderr, "harness: %s\n", text);
         return 1;
     }
-    if (!is_told(n, text)) /* at the end the report names all nodes that failed so */
+    if (!n->quiet && !is_told(n, text)) /* at the end the report names all nodes that failed so */
         fprintf(stderr, "harness: node %d: %s\n", n->rank, text);
     pthread_mutex_lock(&text_lock);
     if (!atomic_load(&n->shared->node[n->rank].failed)) {
         memcpy(n->shared->node[n->rank].failure, text, sizeof text);
+        memcpy(n->shared->node[n->rank].failed_where, n->shared->node[n->rank].where,
+               sizeof n->shared->node[n->rank].where);
         atomic_store(&n->shared->node[n->rank].failed, 1);
     }
     pthread_mutex_unlock(&text_lock);
@@ -425,13 +427,35 @@ void hx_log_first(const char *a, char *buf, size_t cap)
         find_lines(&hx_this_node->shared->node[hx_this_node->rank], a, NULL, buf, cap);
 }
 
+/* Return whether a warning is about a setting without effect, and so no reason of a failure. */
+static bool is_note(const char *line)
+{
+    static const char *const notes[] = {"ignored", "has no effect", "passes nothing on",
+                                        "nothing is passed on"};
+
+    for (size_t i = 0; i < sizeof notes / sizeof *notes; i++)
+        if (strstr(line, notes[i]))
+            return true;
+    return false;
+}
+
 int hx_fail_by_plugin(const char *what, ncclResult_t result)
 {
-    static const char before[] = "W NET/nibble : ";
-    char line[400];
+    static const char before[] = "W NET/nibble : ", declined[] = "NCCL uses its own algorithms: ";
+    const struct hx_shared_node *sn = hx_this_node ? &hx_this_node->shared->node[hx_this_node->rank] : NULL;
+    const size_t n = sizeof before - 1;
+    char line[400] = "";
+    const char *why;
 
-    hx_log_first(before, line, sizeof line);
-    return line[0] ? hx_fail("%s: %s", what, line + sizeof before - 1)
+    for (const char *at = sn ? sn->log : "", *end; !line[0] && (end = strchr(at, '\n')); at = end + 1)
+        if (strncmp(at, before, n) == 0) {
+            snprintf(line, sizeof line, "%.*s", (int)(end - at - (ptrdiff_t)n), at + n);
+            if (is_note(line))
+                line[0] = 0;
+        }
+    why = strstr(line, declined);
+    why = why ? why + sizeof declined - 1 : line;
+    return line[0] ? hx_fail("%s: %s", what, why)
                    : hx_fail("%s: result %d without a warning", what, (int)result);
 }
 
