@@ -3,10 +3,12 @@
 #include "tools/output.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,6 +32,27 @@ void output_check(int status)
 {
     output_failed = status;
     atexit(at_end);
+}
+
+bool output_close(FILE *f, const char *path, long whole, const char *end)
+{
+    const bool failed = ferror(f) != 0;
+    struct stat st;
+    int fd;
+
+    errno = 0;
+    if (fclose(f) == 0 && !failed)
+        return true;
+    fprintf(stderr, "%s: cannot write %s whole%s%s\n", program_invocation_short_name, path, errno ? ": " : "",
+            errno ? strerror(errno) : "");
+    fd = open(path, O_WRONLY | O_CLOEXEC);
+    /* The end fits where longer bytes were. */
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && ftruncate(fd, whole) == 0 && *end &&
+        pwrite(fd, end, strlen(end), whole) < (ssize_t)strlen(end))
+        fprintf(stderr, "%s: %s lacks its end\n", program_invocation_short_name, path);
+    if (fd >= 0)
+        close(fd);
+    return false;
 }
 
 /* ---- messages about options ---- */

@@ -9,6 +9,9 @@
 /* At the end of the process, write the rest of stdout. Where that fails, or any write to stdout failed
  * before, print a line on stderr and end with `status`. Call it first in main. */
 void output_check(int status);
+/* Close a file. Where a write to it failed, print a line on stderr, cut the file (if it is a regular one)
+ * after its first `whole` bytes, write `end` there, and return false: no reader finds half a record. */
+bool output_close(FILE *f, const char *path, long whole, const char *end);
 
 /* ---- messages about options ---- */
 

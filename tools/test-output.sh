@@ -41,6 +41,15 @@ full 1 nibble-perf weights --values 4096 --steps 1 --ratios 0.01
 full 3 nibble-doctor --no-speed --alone --python "" --nccl /no-such-file
 full 3 nibble-hang "$tmp/d"
 
+# A disk that fills up, here a limit of the file's size in blocks of 512 bytes: no half row.
+if command -v python3 >/dev/null 2>&1; then
+    (trap '' XFSZ; ulimit -f 3; exec "$tools/nibble-perf" coll --ops all_gather -b 4K -e 64K -f 2 -w 0 -n 1 \
+        --json "$tmp/full") >/dev/null 2>"$tmp/err"
+    [ $? = 1 ] && grep -q 'nibble-perf: cannot write .*full whole: File too large' "$tmp/err" &&
+        python3 -c 'import json, sys; sys.exit(not 0 < len(json.load(open(sys.argv[1]))) < 5)' "$tmp/full" ||
+        fail "a full disk: $(cat "$tmp/err" "$tmp/full")"
+fi
+
 # On a terminal: colour, unless NO_COLOR is set, and progress from three seconds on.
 if command -v script >/dev/null 2>&1; then
     escape=$(printf '\033')

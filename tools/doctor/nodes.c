@@ -26,7 +26,8 @@ struct job {
     node_name *names;
     struct blob *facts; /* node 0: of all nodes */
     struct pairs *pairs;
-    bool *well; /* node 0: [from][to]: all devices' messages arrived */
+    int ndev, dev; /* devices of node 0. The one on which rates are measured */
+    bool *well;    /* node 0: [from][to]: the messages over that device arrived */
 };
 
 static char *text_of(void (*write)(const struct job *job, FILE *f), const struct job *job, size_t *len)
@@ -123,9 +124,17 @@ static int exchange_handles(struct job *job)
 /* ---- What became of the pairs ---- */
 
 struct seen {
-    char out[16], to[72], cause[200]; /* the sender's result */
+    char out[16], to[72], cause[320]; /* the sender's result */
     char in[16];                      /* the receiver's */
 };
+
+/* Return whether pair k, from node k / nodes to node k % nodes, is of two nodes that have come. */
+static bool both_here(const struct job *job, int k)
+{
+    const int from = k / job->meet->nodes, to = k % job->meet->nodes;
+
+    return from != to && job->facts[from].data && job->facts[to].data;
+}
 
 static void read_node(struct seen *seen, const struct job *job, int node, int ndev)
 {
@@ -155,13 +164,14 @@ static void read_node(struct seen *seen, const struct job *job, int node, int nd
     }
 }
 
-static bool judge_pair(struct job *job, int from, int to, int dev, const struct seen *s)
+/* Say how a device failed to carry messages, between these nodes or, with `all`, between any two nodes. */
+static void say_pair(struct job *job, int from, int to, int dev, const struct seen *s, bool all)
 {
     struct report *r = &job->d->report;
 
-    if (strcmp(s->in, "ok") == 0)
-        return true;
     snprintf(r->where, sizeof(r->where), "%.36s -> %.36s", job->names[from], job->names[to]);
+    if (all)
+        snprintf(r->where, sizeof(r->where), "every pair of nodes");
     if (strcmp(s->in, "damaged") == 0)
         say(r, STATUS_PROBLEM, "pair", "ethtool -K gro off lro off tso off; another cable or NIC",
             "device %d at %s: what arrives is not what was sent", dev, s->to);
@@ -180,34 +190,66 @@ static bool judge_pair(struct job *job, int from, int to, int dev, const struct 
             "device %d at %s: connected, but nothing arrives%s%s", dev, s->to, *s->cause ? ": " : "",
             s->cause);
     r->where[0] = '\0';
-    return false;
 }
 
+/* Judge a device over all pairs. Where there are others, and it connects no pair, as bridges and management
+ * adapters with one address on all nodes, a line stands for all pairs. Return the pairs that it connects. */
+static int judge_device(struct job *job, int dev, const struct seen *seen)
+{
+    const int nodes = job->meet->nodes, ndev = job->ndev;
+    int good = 0;
+
+    for (int k = 0; k < nodes * nodes; k++)
+        good += both_here(job, k) && strcmp(seen[k * ndev + dev].in, "ok") == 0;
+    for (int k = 0; k < nodes * nodes; k++) {
+        const struct seen *s = &seen[k * ndev + dev];
+        if (!both_here(job, k) || strcmp(s->in, "ok") == 0)
+            continue;
+        say_pair(job, k / nodes, k % nodes, dev, s, good == 0 && ndev > 1);
+        if (good == 0 && ndev > 1)
+            break;
+    }
+    return good;
+}
+
+/* Judge all devices over all pairs. For the rates, choose the first of those that connect the most pairs. */
 static void judge_pairs(struct job *job)
 {
-    const int nodes = job->meet->nodes, ndev = job->d->list ? job->d->list->n : 0;
+    const int nodes = job->meet->nodes, ndev = job->ndev;
     struct seen *seen = calloc((size_t)nodes * (size_t)nodes * (size_t)(ndev + 1), sizeof(*seen));
-    int good = 0, all = 0;
+    char list[400] = "";
+    size_t at = 0;
+    int all = 0, most = -1, whole = 0;
 
     for (int i = 0; seen && i < nodes; i++)
         read_node(seen, job, i, ndev);
-    for (int from = 0; seen && from < nodes; from++)
-        for (int to = 0; to < nodes; to++) {
-            bool well = true;
-            if (from == to || !job->facts[from].data || !job->facts[to].data)
-                continue;
-            for (int dev = 0; dev < ndev; dev++)
-                well &= judge_pair(
-                    job, from, to, dev,
-                    &seen[((size_t)from * (size_t)nodes + (size_t)to) * (size_t)ndev + (size_t)dev]);
-            job->well[from * nodes + to] = well && ndev > 0;
-            good += job->well[from * nodes + to];
-            all++;
+    for (int k = 0; k < nodes * nodes; k++)
+        all += both_here(job, k);
+    for (int dev = 0; seen && dev < ndev; dev++) {
+        const int good = judge_device(job, dev, seen);
+        if (good > most) {
+            most = good;
+            job->dev = dev;
         }
-    if (good == all && all > 0)
+        if (good < all)
+            continue;
+        whole++;
+        if (at < sizeof(list))
+            at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%.40s", at ? "," : "",
+                                   job->d->list->device[dev].net.name);
+    }
+    for (int k = 0; k < nodes * nodes && most > 0; k++)
+        job->well[k] = both_here(job, k) && strcmp(seen[k * ndev + job->dev].in, "ok") == 0;
+    if (whole == ndev && all > 0 && ndev > 0)
         say(&job->d->report, STATUS_OK, "pair", NULL,
             "%d pairs in both directions, %d device%s: connected over %s, 64 bytes and 64 KiB arrived",
             all / 2, ndev, ndev == 1 ? "" : "s", job->d->transport);
+    else if (whole > 0 && all > 0)
+        say(&job->d->report, STATUS_WARNING, "pair",
+            strcmp(job->d->transport, "tcp") == 0 ? "NCCL_SOCKET_IFNAME with the names of these devices"
+                                                  : "name these devices for NCCL",
+            "%d of %d devices connect%s all pairs, by their names on node 0: %s", whole, ndev,
+            whole == 1 ? "s" : "", list);
     free(seen);
 }
 
@@ -308,18 +350,20 @@ static int measure(struct job *job)
     double hop = NAN, rate = NAN;
 
     if (rank == 0) {
-        plan = (struct blob){malloc((size_t)nodes), (size_t)nodes};
+        plan = (struct blob){malloc((size_t)nodes + 1), (size_t)nodes + 1};
         if (!plan.data)
             return -1;
         ring(job, plan.data);
+        plan.data[nodes] = (char)job->dev;
         meet_say(job->meet, plan.data, plan.len);
     } else if (meet_hear(job->meet, &plan, (CONNECTING + 2 * TELLING) * job->limit)) {
         return -1;
     }
-    if (job->pairs && plan.len == (size_t)nodes && plan.data[rank]) {
+    if (job->pairs && plan.len == (size_t)nodes + 1 && plan.data[rank]) {
         const int mine = plan.data[rank];
         const bool whole = (mine & 4) != 0;
         /* A message that went round and got lost would disturb the stream. */
+        pairs_choose(job->pairs, plan.data[nodes]);
         if (whole)
             hop = pairs_hop(job->pairs, limit / 2);
         if (!whole || isfinite(hop))
@@ -393,6 +437,7 @@ enum status doctor_nodes(struct doctor *d, const struct place *place, double lim
     struct blob said = {0};
     int err;
 
+    job.ndev = d->list ? d->list->n : 0;
     *shown = place->rank == 0;
     output_progress("waiting for %d nodes", place->nodes);
     err = meet_open(&meet, place, JOINING * limit, why, sizeof(why));

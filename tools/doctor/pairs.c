@@ -29,7 +29,7 @@ struct out {
     bool failed;
     int err;
     uint8_t handle[NB_NET_HANDLE_BYTES];
-    char to[72], cause[200];
+    char to[72], cause[320];
 };
 
 struct in {
@@ -44,6 +44,7 @@ struct in {
 struct pairs {
     struct nb_net *net;
     int rank, nodes, ndev;
+    int dev; /* of the measurements */
     bool *present;
     void *listener[NB_NET_MAX_DEVS];
     uint8_t *handles;
@@ -333,10 +334,15 @@ void pairs_tell(const struct pairs *p, FILE *f)
 
 /* ---- Rates ---- */
 
+void pairs_choose(struct pairs *p, int dev)
+{
+    p->dev = dev >= 0 && dev < p->ndev ? dev : 0;
+}
+
 static struct in *in_from(struct pairs *p, int node)
 {
     for (struct in *in = p->in; in; in = in->next)
-        if (in->peer == node && in->dev == 0 && in->step == OVER && !in->damaged)
+        if (in->peer == node && in->dev == p->dev && in->step == OVER && !in->damaged)
             return in;
     return NULL;
 }
@@ -365,7 +371,7 @@ static bool pass(struct pairs *p, struct out *o, struct in *in, uint64_t end)
 double pairs_hop(struct pairs *p, double limit)
 {
     const uint64_t from = nb_now_ns(), end = from + (uint64_t)(1e9 * limit);
-    struct out *o = out_of(p, (p->rank + 1) % p->nodes, 0);
+    struct out *o = out_of(p, (p->rank + 1) % p->nodes, p->dev);
     struct in *in = in_from(p, (p->rank + p->nodes - 1) % p->nodes);
     bool good = o->conn && in;
 
@@ -449,7 +455,7 @@ double pairs_stream(struct pairs *p, int to, int from, double seconds, double li
 {
     const uint64_t begin = nb_now_ns(), until = begin + (uint64_t)(1e9 * seconds);
     const uint64_t end = begin + (uint64_t)(1e9 * limit);
-    const struct out *o = out_of(p, (p->rank + 1) % p->nodes, 0);
+    const struct out *o = out_of(p, (p->rank + 1) % p->nodes, p->dev);
     struct in *i = in_from(p, (p->rank + p->nodes - 1) % p->nodes);
     struct flow out = {.over = !to || !o->conn, .next = FIRST}, in = {.over = !from || !i};
     int err = 0;

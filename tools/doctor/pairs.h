@@ -28,7 +28,9 @@ void pairs_run(struct pairs *pairs, double seconds);
  * messages */
 void pairs_tell(const struct pairs *pairs, FILE *out);
 
-/* Measure a hop over device 0 between pairs that work, by a message that goes round all nodes. Return its
+/* Choose the device of the measurements below: 0 before, and instead of one that this node lacks. */
+void pairs_choose(struct pairs *pairs, int dev);
+/* Measure a hop between pairs that work, by a message that goes round all nodes. Return its
  * seconds, exact on node 0. Return NAN when the message got lost within `limit`: streaming is then
  * impossible. */
 double pairs_hop(struct pairs *pairs, double limit);

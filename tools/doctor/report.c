@@ -34,6 +34,12 @@ void say(struct report *report, enum status status, const char *subject, const c
     va_start(ap, found);
     vsnprintf(c->found, sizeof(c->found), found, ap);
     va_end(ap);
+    for (size_t i = 0; i + 1 < report->n; i++)
+        if (report->check[i].status == status && strcmp(report->check[i].subject, subject) == 0 &&
+            strcmp(report->check[i].where, c->where) == 0 && strcmp(report->check[i].found, c->found) == 0) {
+            report->n--; /* the plugin may say the same at several occasions */
+            return;
+        }
 }
 
 void say_remedy(struct report *report, const char *remedy, ...)

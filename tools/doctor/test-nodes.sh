@@ -90,6 +90,23 @@ say warning 'node 2 .* -> node 0 .*: 0.00[0-9]* Gbit/s: less than half'
 tc -n n2 qdisc del dev hx0 root
 tc -n switch qdisc del dev port2 root
 
+# ---- A bridge with one address on all nodes: one line, the device that works, and its rates
+for node in 0 1 2; do
+    ip -n n$node link add hb0 type veth peer name hb1
+    ip -n n$node address add 192.0.2.1/24 dev hb0
+    ip -n n$node link set hb0 up
+    ip -n n$node link set hb1 up
+done
+limit=12
+NCCL_SOCKET_IFNAME='=hb0,hx0' job 0 1 2
+say problem 'every pair of nodes: device [01] at 192.0.2.1<.*: cannot connect: .*a bridge or a management'
+[ "$(grep -c '192.0.2.1<' "$tmp/out0")" = 1 ] || fail "not one line a device: $(cat "$tmp/out0")"
+say warning '1 of 2 devices connects all pairs, by their names on node 0: hx0'
+say ok 'Gbit/s into the slowest of 3 nodes'
+for node in 0 1 2; do
+    ip -n n$node link del hb0
+done
+
 # ---- The pair 1, 2 is cut, which is named in both directions, with its addresses; and the way from node 0 to node 2
 # carries less than the interfaces say. Other pairs are well.
 limit=24

@@ -9,6 +9,7 @@
 
 #include "nibble/codec.h"
 #include "perf.h"
+#include "tools/output.h"
 
 double perf_now(void)
 {
@@ -140,6 +141,7 @@ struct perf_json {
     FILE *f;
     const char *path;
     int objects, keys;
+    long whole; /* bytes of the file up to the end of the last object that was written whole */
 };
 
 bool perf_json_open(const char *path, struct perf_json **json)
@@ -151,13 +153,15 @@ bool perf_json_open(const char *path, struct perf_json **json)
     if (*json)
         (*json)->f = fopen(path, "w");
     if (!*json || !(*json)->f) {
-        fprintf(stderr, "nibble-perf: cannot write %s\n", path);
+        fprintf(stderr, "nibble-perf: cannot write %s: %s\n", path, strerror(errno));
         free(*json);
         *json = NULL;
         return false;
     }
     (*json)->path = path;
     fputs("[", (*json)->f);
+    if (fflush((*json)->f) == 0)
+        (*json)->whole = 1;
     return true;
 }
 
@@ -196,21 +200,21 @@ void perf_json_number(struct perf_json *json, const char *key, double value)
 
 void perf_json_end(struct perf_json *json)
 {
-    if (json)
-        fputs("}", json->f);
+    if (!json)
+        return;
+    fputs("}", json->f);
+    if (fflush(json->f) == 0 && !ferror(json->f))
+        json->whole = ftell(json->f);
 }
 
 int perf_json_close(struct perf_json *json)
 {
-    int failed;
+    bool good;
 
     if (!json)
         return 0;
     fputs("\n]\n", json->f);
-    failed = ferror(json->f);
-    failed |= fclose(json->f);
-    if (failed)
-        fprintf(stderr, "nibble-perf: writing %s failed\n", json->path);
+    good = output_close(json->f, json->path, json->whole, json->whole ? "\n]\n" : "");
     free(json);
-    return failed != 0;
+    return !good;
 }

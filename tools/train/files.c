@@ -8,12 +8,14 @@
 #include <sys/wait.h>
 
 #include "report.h"
+#include "tools/output.h"
 
 extern char **environ;
 
+static char path[4096]; /* of the file that is being written */
+
 static FILE *create(const char *dir, const char *name, const char *suffix)
 {
-    char path[4096];
     snprintf(path, sizeof path, "%s/%s%s", dir, name, suffix);
     FILE *f = fopen(path, "w");
     if (!f)
@@ -38,7 +40,7 @@ int nbt_write_curves(const struct nbt_settings *s, const struct nbt_outcome *o, 
         fprintf(f, ",%.6f,%.6f,%.6g,%d", t->norm, t->norm_exact, t->change, t->skipped);
         fputc('\n', f);
     }
-    return fclose(f) == 0 ? 0 : -EIO;
+    return output_close(f, path, 0, "") ? 0 : -EIO;
 }
 
 static void json_number(FILE *f, const char *key, double x, const char *end)
@@ -111,7 +113,7 @@ int nbt_write_json(const struct nbt_settings *s, const struct nbt_outcome *runs,
         fprintf(f, "    {\"ok\": %s, \"text\": \"%s\"}%s\n", v->line[i].ok ? "true" : "false",
                 v->line[i].text, i + 1 < v->count ? "," : "");
     fprintf(f, "  ],\n  \"failed\": %d\n}\n", v->failed);
-    return fclose(f) == 0 ? 0 : -EIO;
+    return output_close(f, path, 0, "") ? 0 : -EIO;
 }
 
 /* Write gnuplot's lines. On the left are the training losses: the first run's wide and light, so that it
@@ -156,7 +158,6 @@ void nbt_plot(const struct nbt_outcome *runs, size_t n, const char *dir)
     FILE *f = create(dir, "loss", ".gnuplot");
     pid_t pid;
     int status = 1;
-    char path[4096];
     const struct nbt_outcome *begun[NBT_RUNS_MAX];
     size_t curves = 0;
     if (!f)
@@ -167,9 +168,8 @@ void nbt_plot(const struct nbt_outcome *runs, size_t n, const char *dir)
     if (curves > 0)
         plot_lines(f, begun, curves, dir);
     fputc('\n', f);
-    if (fclose(f) != 0 || curves == 0)
+    if (!output_close(f, path, 0, "") || curves == 0)
         return;
-    snprintf(path, sizeof path, "%s/loss.gnuplot", dir);
     char *const argv[] = {(char[]){"gnuplot"}, path, NULL};
     if (posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ) != 0 || waitpid(pid, &status, 0) != pid ||
         status != 0)
