@@ -90,24 +90,26 @@ static void down(void)
     }
 }
 
-/* Send the model once, in batches of messages in flight, and compare the result. Return the bytes on the wire
- * over the model's. */
-static double push(void)
+/* Send the model once, in batches of messages in flight, and compare the result. Post receives when all but
+ * `late` messages before them have arrived. Return the bytes on the wire over the model's. */
+static double push_late(int late)
 {
     const uint64_t before = net->ops->wire_bytes(p.send);
     uint64_t bytes = 0;
 
     for (int m = 0; m < MESSAGES; m += FLIGHT) {
-        void *reqs[2 * FLIGHT];
+        void *reqs[2 * FLIGHT] = {0};
+        int posted = 0, arrived = 0;
 
         for (int i = 0; i < FLIGHT; i++) {
             memset(got[i], 0xee, MOST + 4096);
-            reqs[i] = post_recv(p.recv, got[i], sizes[m + i] + (size_t)(i % 2) * 4096, 0);
+            reqs[FLIGHT + i] = post_send(p.send, model[m + i], sizes[m + i], 0);
             bytes += sizes[m + i];
         }
-        for (int i = 0; i < FLIGHT; i++)
-            reqs[FLIGHT + i] = post_send(p.send, model[m + i], sizes[m + i], 0);
         for (int left = 2 * FLIGHT; left > 0;) {
+            for (; posted < FLIGHT && posted < arrived + late; posted++)
+                reqs[posted] =
+                    post_recv(p.recv, got[posted], sizes[m + posted] + (size_t)(posted % 2) * 4096, 0);
             for (int i = 0; i < 2 * FLIGHT; i++) {
                 size_t size = 0;
                 int done = 0;
@@ -119,6 +121,7 @@ static double push(void)
                     continue;
                 ck_assert_uint_eq(size, sizes[m + i % FLIGHT]);
                 reqs[i] = NULL;
+                arrived += i < FLIGHT;
                 left--;
             }
         }
@@ -128,6 +131,11 @@ static double push(void)
         }
     }
     return (double)(net->ops->wire_bytes(p.send) - before) / (double)bytes;
+}
+
+static double push(void)
+{
+    return push_late(FLIGHT);
 }
 
 /* Deltas begin with the third round. What changed decides their size. */
@@ -223,6 +231,110 @@ START_TEST(little_memory)
 }
 END_TEST
 
+/* ---- faults ------------------------------------------------------------------------------------------ */
+
+enum damage { RECEIVED, SENT, LOST, OTHER, DAMAGES };
+
+/* Bring the copies of a message at both ends out of step. */
+static void damage(enum damage what, unsigned n)
+{
+    struct nb_tcp_slot *received = &((struct nb_tcp_recv *)p.recv)->slots.at[n];
+    struct nb_tcp_slot *sent = &((struct nb_tcp_send *)p.send)->deltas->slots.at[n];
+
+    switch (what) {
+    case RECEIVED: received->data[received->size / 2] ^= 0x10; break;
+    case SENT: sent->data[sent->size / 3] ^= 1; break;
+    case LOST:
+        ((struct nb_tcp_recv *)p.recv)->slots.bytes -= received->size;
+        free(received->data);
+        *received = (struct nb_tcp_slot){0};
+        break;
+    default: received->seq++;
+    }
+}
+
+/* Copies that differ cost the plain message, which arrives whole, and then agree again. Messages behind it
+ * may lack a receive until it has come. After the third such message all messages of the connection are
+ * plain. */
+START_TEST(out_of_step)
+{
+    const int late = _i % 2 ? 1 : FLIGHT;
+
+    up("NIBBLE_P2P=delta", 1 + 2 * (_i / 2 % 2));
+    new_model(7);
+    for (int i = 0; i < 3; i++)
+        push_late(late);
+    for (unsigned i = 0; i < 2; i++) {
+        update(3);
+        damage((enum damage)(_i / 2), 3 * i);
+        ck_assert_double_lt(push_late(late), 0.2);
+        ck_assert_uint_eq(((struct nb_tcp_send *)p.send)->deltas->again, i + 1);
+        ck_assert_int_eq(warnings(), (int)i + 1);
+        update(3);
+        ck_assert_double_lt(push_late(late), 0.1);
+    }
+    for (unsigned i = 0; i < FLIGHT; i++)
+        damage((enum damage)(_i / 2), i);
+    push_late(late);
+    ck_assert_int_eq(times_logged("sends no more deltas"), 1);
+    ck_assert_double_gt(push_late(late), 1);
+    ck_assert_ptr_null(((struct nb_tcp_send *)p.send)->waiting);
+    ck_assert_ptr_null(((struct nb_tcp_recv *)p.recv)->parked);
+    ck_assert_uint_eq(((struct nb_tcp_recv *)p.recv)->parked_bytes, 0);
+    down();
+}
+END_TEST
+
+/* A send of a delta is done when the receiver has it, so that the receiver can ask for the plain message. A
+ * receiver that ends without it is an error. */
+START_TEST(confirmed)
+{
+    void *reqs[2];
+    int done;
+
+    up("NIBBLE_P2P=delta", 1);
+    new_model(7);
+    for (int i = 0; i < 3; i++)
+        push();
+    reqs[0] = post_send(p.send, model[0], sizes[0], 0);
+    for (int i = 0; i < 100; i++) {
+        ck_assert_int_eq(net->ops->test(reqs[0], &done, NULL), 0);
+        ck_assert_int_eq(done, 0);
+    }
+    if (_i == 0) {
+        reqs[1] = post_recv(p.recv, got[0], MOST, 0);
+        ck_assert_int_eq(wait_all(reqs, 2, 5000), 0);
+    } else {
+        net->ops->close_recv(p.recv);
+        p.recv = NULL;
+        ck_assert_int_eq(wait_req(reqs[0], NULL, 5000), -ECONNRESET);
+    }
+    down();
+}
+END_TEST
+
+/* A new connection starts without copies, whichever of its ends has restarted. */
+START_TEST(remade)
+{
+    const struct nb_net_conn_cfg cfg = {.traffic_class = -1, .deltas = 1};
+
+    up("NIBBLE_P2P=delta", 1);
+    new_model(7);
+    for (int again = 0; again < 2; again++) {
+        ck_assert_double_gt(push(), 1);
+        ck_assert_double_gt(push(), 1);
+        ck_assert_double_lt(push(), 0.1);
+        if (!again) {
+            pair_close(&p);
+            memset(&p, 0, sizeof(p));
+            pair_open_as(&p, &cfg);
+        }
+    }
+    ck_assert_int_eq(warnings(), 0);
+    down();
+}
+END_TEST
+
 /* ---- hostile senders --------------------------------------------------------------------------------- */
 
 /* Write a message with a word by hand. */
@@ -237,8 +349,8 @@ static void forge(uint32_t seq, uint16_t word, const void *data, uint32_t len)
     ck_assert_int_eq(send(s->stream[0].fd, data, len, MSG_NOSIGNAL), (int)len);
 }
 
-/* A delta against nothing, of another generation, of a size that does not fit, malformed, or with another
- * result than its hash says, ends the connection with a reason. */
+/* After a delta against nothing, of another generation, of a size that does not fit, malformed, or with
+ * another result than its hash says, the receiver asks for the plain message, with a reason. */
 START_TEST(forged)
 {
     static const char *const reasons[] = {
@@ -280,8 +392,65 @@ START_TEST(forged)
         req = post_recv(p.recv, out, cap, 0);
         forge(1, (uint16_t)(NB_TCP_DELTA + slot + (_i == 0)), coded, n);
     }
-    ck_assert_int_lt(wait_req(req, NULL, 5000), 0);
+    if (_i == 6) {
+        ck_assert_int_lt(wait_req(req, NULL, 5000), 0);
+        ck_assert_msg(strstr(last_warning(), reasons[_i]) != NULL, "%s", last_warning());
+        down();
+        return;
+    }
+    ck_assert_int_eq(wait_req(req, NULL, 100), -ETIME);
     ck_assert_msg(strstr(last_warning(), reasons[_i]) != NULL, "%s", last_warning());
+    forge(1, (uint16_t)(NB_TCP_KEEP + slot + (_i == 0)), second, sizeof(second));
+    ck_assert_int_eq(wait_req(req, NULL, 5000), _i == 3 ? -EMSGSIZE : 0);
+    if (_i != 3)
+        ck_assert_int_eq(memcmp(out, second, sizeof(second)), 0);
+    for (unsigned seq = 1; seq < 2 + (_i != 3); seq++) { /* the first is confirmed, the second asked for */
+        uint8_t b[NB_TCP_FRAME_BYTES];
+        struct nb_tcp_frame f;
+
+        ck_assert_int_eq(recv(((struct nb_tcp_send *)p.send)->stream[0].fd, b, sizeof(b), MSG_WAITALL),
+                         sizeof(b));
+        ck_assert_int_eq(nb_tcp_frame_get(b, &f, ((struct nb_tcp_send *)p.send)->c.key), 0);
+        ck_assert_int_eq(f.kind, seq == 1 ? NB_TCP_CONFIRM : NB_TCP_AGAIN);
+        ck_assert_uint_eq(f.seq, 1);
+    }
+    down();
+}
+END_TEST
+
+/* A message that comes again without being asked for ends the connection. */
+START_TEST(unasked)
+{
+    static uint8_t first[20000], out[20000];
+    void *req;
+
+    up("NIBBLE_P2P=delta", 1);
+    req = post_recv(p.recv, out, sizeof(out), 0);
+    forge(0, NB_TCP_KEEP, first, sizeof(first));
+    ck_assert_int_eq(wait_req(req, NULL, 5000), 0);
+    req = post_recv(p.recv, out, sizeof(out), 0);
+    forge(0, NB_TCP_KEEP, first, sizeof(first));
+    ck_assert_int_eq(wait_req(req, NULL, 5000), -EPROTO);
+    down();
+}
+END_TEST
+
+/* A receiver that confirms, or asks for, a message that was not sent as a delta ends the connection. */
+START_TEST(false_answers)
+{
+    struct nb_tcp_frame f = {.seq = 1, .kind = _i ? NB_TCP_AGAIN : NB_TCP_CONFIRM};
+    uint8_t b[NB_TCP_FRAME_BYTES];
+    void *req;
+
+    up("NIBBLE_P2P=delta", 1);
+    new_model(7);
+    nb_tcp_frame_put(b, &f, ((struct nb_tcp_recv *)p.recv)->c.key);
+    ck_assert_int_eq(send(((struct nb_tcp_recv *)p.recv)->stream[0].fd, b, sizeof(b), MSG_NOSIGNAL),
+                     sizeof(b));
+    for (int i = 0; i < 1000; i++)
+        if (net->ops->isend(p.send, model[0], 4096, 0, NULL, &req))
+            break;
+    ck_assert_msg(strstr(last_warning(), "which was not sent") != NULL, "%s", last_warning());
     down();
 }
 END_TEST
@@ -334,4 +503,5 @@ START_TEST(by_hand)
 END_TEST
 
 SUITE_MAIN("net/tcp_deltas", LOOP(rounds, 1, 5), TEST(other_content), LOOP(not_wanted, 0, 4),
-           TEST(little_memory), LOOP(forged, 0, 8), TEST(too_long), TEST(by_hand))
+           TEST(little_memory), LOOP(out_of_step, 0, 2 * DAMAGES), LOOP(confirmed, 0, 2), TEST(remade),
+           LOOP(forged, 0, 8), TEST(unasked), LOOP(false_answers, 0, 2), TEST(too_long), TEST(by_hand))

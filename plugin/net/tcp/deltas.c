@@ -7,10 +7,11 @@
  *     second time    KEEP n    plain bytes, which both ends copy into slot n
  *     from then on   DELTA n   an exact delta against slot n, which both ends then replace
  *
- * Both ends follow these words in the order of the messages, so their slots are equal without an answer from
- * the receiver. A delta names the message in its slot and has a hash, which confirm that. The receiver states
- * in its handle how many bytes it keeps for the connection, and reserves them. Both ends count their
- * memory apart.
+ * Both ends follow these words in the order of the messages, so their slots are equal. A delta names the
+ * message in its slot and has a hash, which show that. Where they do not, the receiver asks for the plain
+ * message, which both ends then have in the slot. A send of a delta is done when the receiver has confirmed
+ * it: NCCL leaves the message's memory alone until then. The receiver states in its handle how many bytes it
+ * keeps for the connection, and reserves them. Both ends count their memory apart.
  */
 #include "net/tcp/internal.h"
 
@@ -28,9 +29,10 @@
 #define HASH_SEED 0x64656c7461ull
 #define LEAST_BYTES 16384u /* of a message that is looked at */
 #define MOST_BYTES (64u << 20)
-#define SHARE 8u  /* a connection gets this part of the bytes that are left */
-#define MISSES 3u /* deltas in a row that saved too little, before the slot is given up */
-#define STALE 4u  /* rounds after which a slot that nothing used can be replaced */
+#define SHARE 8u      /* a connection gets this part of the bytes that are left */
+#define MISSES 3u     /* deltas in a row that saved too little, before the slot is given up */
+#define STALE 4u      /* rounds after which a slot that nothing used can be replaced */
+#define AGAIN_MOST 3u /* deltas that failed, before the connection's messages all go plain */
 
 /* ---- memory ------------------------------------------------------------------------------------------ */
 
@@ -270,7 +272,7 @@ uint16_t nb_tcp_deltas_plan(struct nb_tcp_send *s, const void *data, size_t size
     bool known;
 
     *length = size;
-    if (size < LEAST_BYTES || size > MOST_BYTES || d->places.hopeless)
+    if (size < LEAST_BYTES || size > MOST_BYTES || d->places.hopeless || d->again >= AGAIN_MOST)
         return NB_TCP_PLAIN;
     d->seen++;
     place = nb_tcp_place_of(&d->places, data, size, &known);
@@ -308,6 +310,16 @@ uint16_t nb_tcp_deltas_plan(struct nb_tcp_send *s, const void *data, size_t size
     return (uint16_t)(NB_TCP_DELTA | place->slot);
 }
 
+void nb_tcp_deltas_again(struct nb_tcp_send *s, uint32_t seq)
+{
+    NB_INFO(NCCL_NET, "tcp: %s sends message %u to %s again, plain: the receiver could not expand its delta",
+            s->c.local, seq, s->c.peer);
+    if (++s->deltas->again == AGAIN_MOST)
+        NB_WARN(
+            "tcp: %s sends no more deltas to %s, since %u failed: a fault of a node's memory or processor",
+            s->c.local, s->c.peer, AGAIN_MOST);
+}
+
 void nb_tcp_deltas_end(struct nb_tcp_send *s)
 {
     struct nb_tcp_deltas *d = s->deltas;
@@ -329,29 +341,23 @@ void nb_tcp_deltas_end(struct nb_tcp_send *s)
 
 /* ---- receiving --------------------------------------------------------------------------------------- */
 
-/* Expand a delta into the receive's memory. Return 0, or a negative errno and the reason. */
-static int expand(const struct nb_tcp_slot *slot, struct nb_tcp_buffer *b, const char **why)
+/* Expand a delta into the receive's memory. Return NULL, or the reason why that fails. */
+static const char *expand(const struct nb_tcp_slot *slot, struct nb_tcp_buffer *b)
 {
     const uint8_t *coded = b->coded.bytes;
     const uint64_t size = b->size < NB_TCP_DELTA_BYTES ? 0 : nb_get64(coded);
 
-    *why = "a delta that fits no kept message";
     if (!slot->data || size != slot->size || nb_get32(coded + 8) != slot->seq)
-        return -EPROTO;
-    if (size > b->cap) {
-        *why = "a delta of a message that is longer than its receive";
-        return -EMSGSIZE;
-    }
-    *why = "a malformed delta";
+        return "a delta that fits no kept message";
+    if (size > b->cap)
+        return "a delta of a message that is longer than its receive";
     if (nb_ulp_decode_sparse((enum nb_ulp_width)nb_get32(coded + 12), coded + NB_TCP_DELTA_BYTES,
                              b->size - NB_TCP_DELTA_BYTES, slot->data, size, b->data))
-        return -EPROTO;
-    *why = "a delta whose result has another hash than the sender's message: a fault of a node's memory or "
-           "processor (NIBBLE_P2P=raw sends plain bytes)";
+        return "a malformed delta";
     if (nb_hash64(b->data, size, HASH_SEED) != nb_get64(coded + 16))
-        return -EPROTO;
+        return "a delta whose result has another hash than the sender's message";
     b->size = size;
-    return 0;
+    return NULL;
 }
 
 int nb_tcp_deltas_take(struct nb_tcp_recv *s, struct nb_tcp_buffer *b, const char **why)
@@ -362,16 +368,16 @@ int nb_tcp_deltas_take(struct nb_tcp_recv *s, struct nb_tcp_buffer *b, const cha
     if (!slot)
         return -ENOMEM;
     if ((b->word & ~(NB_TCP_SLOTS - 1)) == NB_TCP_DELTA) {
-        int rc = expand(slot, b, why);
-
-        if (rc)
-            return rc;
+        *why = expand(slot, b);
+        if (*why)
+            return 1;
     } else if (s->slots.bytes - slot->size + b->size > s->granted) {
         *why = "more messages to keep than this node allows";
         return -EPROTO;
     }
-    *why = "no memory for a kept message";
-    return b->size == 0 || fill(&s->slots, slot, b->data, b->size, b->seq) ? 0 : -ENOMEM;
+    if (b->size) /* without memory the slot stays empty, and the next delta against it fails */
+        fill(&s->slots, slot, b->data, b->size, b->seq);
+    return 0;
 }
 
 bool nb_tcp_deltas_land(struct nb_tcp_buffer *b)

@@ -135,6 +135,7 @@ struct nb_tcp_deltas { /* of a sending connection */
     uint64_t granted;       /* bytes that the receiver keeps at most */
     uint64_t seen, cleaned; /* messages looked at so far, and when stale slots were looked for */
     uint64_t coded, plain_bytes, coded_bytes;
+    unsigned again; /* deltas that the receiver could not expand */
 };
 
 struct nb_tcp_send;
@@ -160,11 +161,15 @@ void nb_tcp_deltas_end(struct nb_tcp_send *s);
 uint16_t nb_tcp_deltas_plan(struct nb_tcp_send *s, const void *data, size_t size, struct nb_tcp_coded *coded,
                             size_t *length);
 
+/* Note that the receiver asked for a message again. After some, no message of the connection is coded. */
+void nb_tcp_deltas_again(struct nb_tcp_send *s, uint32_t seq);
+
 /* Choose where a receive's message lands (b->land): in its memory, or a delta apart from it. Return false
  * when memory is short. */
 bool nb_tcp_deltas_land(struct nb_tcp_buffer *b);
 /* Carry out the word of a complete message: expand it, set its size, and keep it. Call in the order of the
- * messages. Return 0, or a negative errno and the reason. */
+ * messages. Return 0, 1 and the reason where the sender must send the plain message again, or a negative
+ * errno and the reason. */
 int nb_tcp_deltas_take(struct nb_tcp_recv *s, struct nb_tcp_buffer *b, const char **why);
 /* Free what a receiving connection keeps. */
 void nb_tcp_deltas_leave(struct nb_tcp_recv *s);
@@ -180,8 +185,11 @@ struct nb_tcp_sreq {
     struct nb_tcp_sreq *next; /* in the queue */
     const uint8_t *data;      /* the message, or coded.bytes */
     size_t size, assigned;    /* bytes of `data`; bytes already bound to a stream */
+    const uint8_t *plain;     /* the message */
     size_t whole;             /* bytes of the message */
     uint16_t word;            /* NB_TCP_PLAIN, or what the receiver does with it */
+    bool waiting;             /* a delta that the receiver has not confirmed */
+    struct nb_tcp_sreq *next_waiting;
     struct nb_tcp_coded coded;
     uint32_t chunk; /* most bytes in one frame */
     uint32_t seq;
@@ -218,7 +226,8 @@ struct nb_tcp_send {
     unsigned peeked; /* isends since the reverse direction was read */
     int64_t moved_ms, checked_ms; /* when bytes last moved; when the kernel was last asked about a stall */
     struct nb_tcp_deltas *deltas; /* NULL: all messages are plain */
-    uint8_t back[NB_TCP_FRAME_BYTES]; /* the first `back_have` bytes of a frame from the receiver */
+    struct nb_tcp_sreq *waiting, **waiting_end; /* deltas that the receiver has not confirmed, by seq */
+    uint8_t back[NB_TCP_FRAME_BYTES];           /* the first `back_have` bytes of a frame from the receiver */
     unsigned back_have;
     struct nb_tcp_sstream stream[];
 };
@@ -255,6 +264,8 @@ struct nb_tcp_buffer {
     int32_t tag;
     uint16_t word;                   /* of its frames */
     bool complete;                   /* all bytes are in place */
+    bool again;                      /* its plain bytes are to come, of an unknown size */
+    bool listed;                     /* in the list of messages in parts */
     struct nb_tcp_buffer *next_kept; /* in the list of messages with a word */
     struct nb_tcp_coded coded;       /* stays with the request */
 };
@@ -274,7 +285,25 @@ struct nb_tcp_rstream {
     size_t off, rest;  /* payload of `frame`: position of the next byte in buffer, number of missing bytes */
     struct nb_tcp_frame frame;
     struct nb_tcp_buffer *buffer; /* NULL until frame is matched */
+    struct nb_tcp_parked *parked; /* instead of a receive */
+    uint8_t *land;                /* where the payload is written, from `off` on */
     uint8_t buf[NB_TCP_READ_AHEAD];
+};
+
+/* A frame that arrived before its receive, while a message is awaited again. */
+struct nb_tcp_parked {
+    struct nb_tcp_parked *next;
+    struct nb_tcp_frame frame;
+    uint8_t bytes[];
+};
+
+/* Frames on their way to the sender. */
+struct nb_tcp_answer {
+    bool confirm, again; /* to be sent */
+    uint32_t handled;    /* number after that of the last message whose word was carried out */
+    size_t since;        /* bytes of messages that are not confirmed */
+    unsigned left;       /* unsent bytes at the end of `frame` */
+    uint8_t frame[NB_TCP_FRAME_BYTES];
 };
 
 struct nb_tcp_recv {
@@ -283,7 +312,12 @@ struct nb_tcp_recv {
     struct nb_tcp_buffer *active;               /* messages with parts that are still to be seen or read */
     struct nb_tcp_buffer *kept, **kept_end; /* messages with a word that is still to be carried out, by seq */
     struct nb_tcp_slots slots;
-    uint64_t granted; /* bytes reserved for the slots */
+    uint64_t granted;            /* bytes reserved for the slots */
+    struct nb_tcp_buffer *asked; /* message that the sender must send again, or NULL */
+    unsigned asks;               /* such messages so far */
+    struct nb_tcp_answer answer;
+    struct nb_tcp_parked *parked, **parked_end; /* in the order of arrival */
+    size_t parked_bytes;
     struct nb_tcp_rstream stream[];
 };
 

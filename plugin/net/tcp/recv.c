@@ -3,6 +3,9 @@
  * The receiving side of a TCP connection, for one thread at a time. Each stream is a small state machine:
  * frame header, match, payload. Payload goes from the kernel straight to its destination. One read takes the
  * rest of a payload together with up to NB_TCP_READ_AHEAD further bytes, which usually hold the next header.
+ *
+ * A message that the sender must send again comes behind frames that may lack a receive until that message is
+ * complete. Until it has come, such frames are parked in memory.
  */
 #include "net/tcp/internal.h"
 
@@ -19,6 +22,8 @@
 
 #define LARGE 4096       /* payload of frames from this size on is not read ahead */
 #define HEADER_AHEAD 256 /* bytes that are still read ahead: a header and a short message behind it */
+#define PARKED_MOST (256u << 20)
+#define CONFIRM_AT 65536u /* bytes of messages after which a confirmation does not wait for more of them */
 
 int nb_tcp_recv_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t conn_id[16],
                     struct nb_tcp_recv **comm)
@@ -30,6 +35,7 @@ int nb_tcp_recv_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t
     nb_tcp_comm_init(&s->c, dev, false, fds[0], n, conn_id, sizeof(struct nb_tcp_rreq));
     s->posted_end = &s->posted;
     s->kept_end = &s->kept;
+    s->parked_end = &s->parked;
     for (int i = 0; i < n; i++)
         s->stream[i].fd = fds[i];
     *comm = s;
@@ -57,25 +63,29 @@ __attribute__((format(printf, 4, 5))) static void recv_fail(struct nb_tcp_recv *
                 s->c.unfinished);
 }
 
-/* Tell the sender why this side refuses its connection from here on. The sockets stay open until the comm is
- * closed: closing them now, with unread bytes inside, could send a reset that overtakes this frame. */
-static void tell_sender(struct nb_tcp_recv *s, const struct nb_tcp_frame *about, int err, size_t cap)
+/* Send what the answer asks for. What the kernel does not take is sent with the next call. */
+static void send_answer(struct nb_tcp_recv *s)
 {
-    struct nb_tcp_frame f = {
-        .seq = about->seq, .tag = err, .size = about->size, .offset = cap, .kind = NB_TCP_ERROR};
-    uint8_t b[NB_TCP_FRAME_BYTES];
+    struct nb_tcp_answer *a = &s->answer;
 
-    nb_tcp_frame_put(b, &f, s->c.key);
-    (void)!send(s->stream[0].fd, b, sizeof(b), MSG_NOSIGNAL | MSG_DONTWAIT);
-}
+    while (!s->c.err && (a->left || a->confirm || a->again)) {
+        ssize_t n;
 
-static void protocol_error(struct nb_tcp_recv *s, struct nb_tcp_rstream *t, const char *what)
-{
-    if (s->c.err)
-        return;
-    tell_sender(s, &t->frame, EPROTO, 0);
-    recv_fail(s, -EPROTO, false, "stream %d, message %u of %llu bytes: %s", (int)(t - s->stream),
-              t->frame.seq, (unsigned long long)t->frame.size, what);
+        if (!a->left) {
+            const struct nb_tcp_frame f = {.seq = a->handled,
+                                           .kind = a->again ? NB_TCP_AGAIN : NB_TCP_CONFIRM};
+
+            nb_tcp_frame_put(a->frame, &f, s->c.key);
+            a->left = sizeof(a->frame);
+            a->confirm = a->again = false;
+            a->since = 0;
+        }
+        n = send(s->stream[0].fd, a->frame + sizeof(a->frame) - a->left, a->left,
+                 MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n <= 0)
+            return; /* reading tells why, if the connection has ended */
+        a->left -= (unsigned)n;
+    }
 }
 
 /* Remove and return the oldest receive with this tag that has no message, or return NULL. */
@@ -94,22 +104,56 @@ static struct nb_tcp_buffer *take_posted(struct nb_tcp_recv *s, int32_t tag)
     return NULL;
 }
 
-/* Find the receive for the stream's frame. Return false when there is none yet, or on an error. */
-static bool match(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
+/* Tell the sender why this side refuses its connection from here on. The sockets stay open until the comm is
+ * closed: closing them now, with unread bytes inside, could send a reset that overtakes this frame. */
+static void tell_sender(struct nb_tcp_recv *s, const struct nb_tcp_frame *about, int err, size_t cap)
 {
-    const struct nb_tcp_frame *f = &t->frame;
+    struct nb_tcp_frame f = {
+        .seq = about->seq, .tag = err, .size = about->size, .offset = cap, .kind = NB_TCP_ERROR};
+    uint8_t b[NB_TCP_FRAME_BYTES];
+
+    send_answer(s);
+    if (s->answer.left)
+        return;
+    nb_tcp_frame_put(b, &f, s->c.key);
+    (void)!send(s->stream[0].fd, b, sizeof(b), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void protocol_error(struct nb_tcp_recv *s, const struct nb_tcp_frame *f, const char *what)
+{
+    if (s->c.err)
+        return;
+    tell_sender(s, f, EPROTO, 0);
+    recv_fail(s, -EPROTO, false, "message %u of %llu bytes: %s", f->seq, (unsigned long long)f->size, what);
+}
+
+static void too_long(struct nb_tcp_recv *s, const struct nb_tcp_frame *f, size_t cap)
+{
+    tell_sender(s, f, EMSGSIZE, cap);
+    recv_fail(s, -EMSGSIZE, false, "message %u (tag %d) has %llu bytes, its receive takes %zu", f->seq,
+              f->tag, (unsigned long long)f->size, cap);
+}
+
+static void list_active(struct nb_tcp_recv *s, struct nb_tcp_buffer *buffer)
+{
+    buffer->listed = true;
+    buffer->next = s->active;
+    s->active = buffer;
+}
+
+/* Return the receive for the frame, or NULL when there is none yet, or on an error. */
+static struct nb_tcp_buffer *match(struct nb_tcp_recv *s, const struct nb_tcp_frame *f)
+{
     uint32_t ahead = f->seq - s->c.next_seq;
     struct nb_tcp_buffer *buffer = NULL;
 
     if (ahead == 0) {
         buffer = take_posted(s, f->tag);
         if (!buffer)
-            return false;
+            return NULL;
         if (f->size > buffer->cap + (f->word >= NB_TCP_DELTA ? NB_TCP_DELTA_BYTES : 0)) {
-            tell_sender(s, f, EMSGSIZE, buffer->cap);
-            recv_fail(s, -EMSGSIZE, false, "message %u (tag %d) has %llu bytes, its receive takes %zu",
-                      f->seq, f->tag, (unsigned long long)f->size, buffer->cap);
-            return false;
+            too_long(s, f, buffer->cap);
+            return NULL;
         }
         s->c.next_seq++;
         buffer->size = f->size;
@@ -122,29 +166,59 @@ static bool match(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
                 tell_sender(s, f, ENOMEM, 0);
                 recv_fail(s, -ENOMEM, false, "no memory for message %u, a delta of %llu bytes", f->seq,
                           (unsigned long long)f->size);
-                return false;
+                return NULL;
             }
         }
-        if (f->len < f->size) {
-            buffer->next = s->active;
-            s->active = buffer;
-        }
+        if (f->len < f->size)
+            list_active(s, buffer);
     } else if (ahead <= NB_TCP_MAX_AHEAD) {
-        return false; /* parked until the messages before it are matched */
+        return NULL; /* it waits until the messages before it are matched */
     } else {
         buffer = s->active;
         while (buffer && buffer->seq != f->seq)
             buffer = buffer->next;
+        if (buffer && buffer->again && buffer->word == f->word) {
+            if (f->size > buffer->cap) {
+                too_long(s, f, buffer->cap);
+                return NULL;
+            }
+            buffer->size = f->size;
+            buffer->again = false;
+        }
         if (!buffer || buffer->size != f->size || buffer->tag != f->tag || buffer->word != f->word ||
             f->len > buffer->size - buffer->claimed) {
-            protocol_error(s, t, "a part that fits no message");
-            return false;
+            protocol_error(s, f, "a part that fits no message");
+            return NULL;
         }
     }
     buffer->claimed += f->len;
-    t->buffer = buffer;
-    t->off = f->offset;
-    t->rest = f->len;
+    return buffer;
+}
+
+/* Take memory for the stream's frame, which has no receive, while a message is awaited again. */
+static bool park(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
+{
+    const size_t len = t->frame.len;
+
+    if (!s->asked || len > PARKED_MOST - s->parked_bytes)
+        return false;
+    t->parked = malloc(sizeof(*t->parked) + len);
+    if (!t->parked)
+        return false;
+    *t->parked = (struct nb_tcp_parked){.frame = t->frame};
+    s->parked_bytes += len;
+    return true;
+}
+
+/* Find a place for the payload of the stream's frame. Return false when there is none yet, or on an error. */
+static bool place(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
+{
+    t->buffer = match(s, &t->frame);
+    if (!t->buffer && (s->c.err || !park(s, t)))
+        return false;
+    t->land = t->buffer ? t->buffer->land : t->parked->bytes;
+    t->off = t->buffer ? t->frame.offset : 0;
+    t->rest = t->frame.len;
     return true;
 }
 
@@ -156,6 +230,26 @@ static void message_done(struct nb_tcp_recv *s, struct nb_tcp_buffer *buffer)
         nb_tcp_comm_done(&s->c, &r->head);
 }
 
+/* Ask the sender for the plain bytes of a message whose delta cannot be expanded. */
+static void ask_again(struct nb_tcp_recv *s, struct nb_tcp_buffer *buffer, const char *why)
+{
+    if (s->asks++ < 3)
+        NB_WARN(
+            "tcp: message %u from %s to %s: %s. The plain message is sent instead. (NIBBLE_P2P=raw sends no "
+            "deltas)",
+            buffer->seq, s->c.peer, s->c.local, why);
+    buffer->word = (uint16_t)(NB_TCP_KEEP | (buffer->word & (NB_TCP_SLOTS - 1)));
+    buffer->land = buffer->data;
+    buffer->size = buffer->claimed = buffer->got = 0;
+    buffer->complete = false;
+    buffer->again = true;
+    list_active(s, buffer);
+    s->asked = buffer;
+    s->answer.handled = buffer->seq;
+    s->answer.again = true;
+    send_answer(s);
+}
+
 /* Carry out the words of complete messages, in the order in which the sender wrote them. */
 static void take_kept(struct nb_tcp_recv *s)
 {
@@ -165,6 +259,10 @@ static void take_kept(struct nb_tcp_recv *s)
         const char *why;
         const int rc = nb_tcp_deltas_take(s, buffer, &why);
 
+        if (rc > 0) {
+            ask_again(s, buffer, why);
+            return;
+        }
         if (rc) {
             tell_sender(s, &f, -rc, buffer->cap);
             recv_fail(s, rc, false, "message %u of %llu bytes: %s", f.seq, (unsigned long long)f.size, why);
@@ -173,8 +271,37 @@ static void take_kept(struct nb_tcp_recv *s)
         s->kept = buffer->next_kept;
         if (!s->kept)
             s->kept_end = &s->kept;
+        if (s->asked == buffer)
+            s->asked = NULL;
+        s->answer.handled = buffer->seq + 1;
+        s->answer.confirm = true;
+        s->answer.since += buffer->size;
+        if (s->answer.since >= CONFIRM_AT) /* the sender waits with the next delta */
+            send_answer(s);
         message_done(s, buffer);
     }
+}
+
+/* Note that `len` bytes of a message are in place. */
+static void part_done(struct nb_tcp_recv *s, struct nb_tcp_buffer *buffer, size_t len)
+{
+    buffer->got += len;
+    if (buffer->got < buffer->size)
+        return;
+    if (buffer->listed) {
+        struct nb_tcp_buffer **p = &s->active;
+
+        while (*p != buffer)
+            p = &(*p)->next;
+        *p = buffer->next;
+        buffer->listed = false;
+    }
+    if (!buffer->word) {
+        message_done(s, buffer);
+        return;
+    }
+    buffer->complete = true;
+    take_kept(s);
 }
 
 /* Finish the stream's frame, which is complete. */
@@ -184,22 +311,42 @@ static void frame_done(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
 
     t->have = false;
     t->buffer = NULL;
-    buffer->got += t->frame.len;
-    if (buffer->got < buffer->size)
+    if (buffer) {
+        part_done(s, buffer, t->frame.len);
         return;
-    if (t->frame.len < buffer->size) {
-        struct nb_tcp_buffer **p = &s->active;
+    }
+    *s->parked_end = t->parked;
+    s->parked_end = &t->parked->next;
+    t->parked = NULL;
+}
 
-        while (*p != buffer)
-            p = &(*p)->next;
-        *p = buffer->next;
+/* Move parked frames to their receives. Return true when one was moved. */
+static bool unpark(struct nb_tcp_recv *s)
+{
+    struct nb_tcp_parked **at = &s->parked;
+    bool moved = false;
+
+    while (*at && !s->c.err) {
+        struct nb_tcp_parked *parked = *at;
+        const struct nb_tcp_frame *f = &parked->frame;
+        struct nb_tcp_buffer *buffer = match(s, f);
+
+        if (!buffer) {
+            at = &parked->next;
+            continue;
+        }
+        *at = parked->next;
+        if (!*at)
+            s->parked_end = at;
+        if (f->len)
+            memcpy(buffer->land + f->offset, parked->bytes, f->len);
+        s->parked_bytes -= f->len;
+        part_done(s, buffer, f->len);
+        free(parked);
+        at = &s->parked;
+        moved = true;
     }
-    if (!buffer->word) {
-        message_done(s, buffer);
-        return;
-    }
-    buffer->complete = true;
-    take_kept(s);
+    return moved;
 }
 
 /* Read once into `v`. Return the bytes, or 0 when the kernel has none now. Handle an end or an error, and
@@ -252,8 +399,9 @@ static bool next_frame(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
         if (s->c.err || t->end - t->pos < NB_TCP_FRAME_BYTES)
             return false;
     }
-    if (nb_tcp_frame_get(t->buf + t->pos, &t->frame, s->c.key) || t->frame.kind == NB_TCP_ERROR || t->fin) {
-        protocol_error(s, t, "an invalid frame header (damaged or misplaced bytes)");
+    if (nb_tcp_frame_get(t->buf + t->pos, &t->frame, s->c.key) || t->fin ||
+        (t->frame.kind != NB_TCP_DATA && t->frame.kind != NB_TCP_FIN)) {
+        protocol_error(s, &t->frame, "an invalid frame header (damaged or misplaced bytes)");
         return false;
     }
     t->pos += NB_TCP_FRAME_BYTES;
@@ -272,7 +420,7 @@ static bool take_payload(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
 
     if (n > 0 && t->rest > 0) {
         n = n < t->rest ? n : t->rest;
-        memcpy(t->buffer->land + t->off, t->buf + t->pos, n);
+        memcpy(t->land + t->off, t->buf + t->pos, n);
         t->pos += (unsigned)n;
         t->off += n;
         t->rest -= n;
@@ -280,7 +428,7 @@ static bool take_payload(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
     while (t->rest > 0) {
         /* A large message is probably followed by another. Reading its header now pays. Its payload would
          * only be copied twice. */
-        struct iovec v[2] = {{t->buffer->land + t->off, t->rest},
+        struct iovec v[2] = {{t->land + t->off, t->rest},
                              {t->buf, t->frame.len < LARGE ? sizeof(t->buf) : HEADER_AHEAD}};
 
         n = read_some(s, t, v, 2);
@@ -310,8 +458,8 @@ static bool pump_stream(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
             if (!t->have)
                 continue;
         }
-        if (!t->buffer) {
-            if (!match(s, t))
+        if (!t->buffer && !t->parked) {
+            if (!place(s, t))
                 break;
             moved = true;
         }
@@ -334,10 +482,13 @@ static void check_end(struct nb_tcp_recv *s)
     for (int i = 0; i < s->c.nstreams; i++) {
         struct nb_tcp_rstream *t = &s->stream[i];
 
-        if (t->have ? t->buffer || (int32_t)(t->frame.seq - s->c.next_seq) <= 0 : !t->eof)
+        if (t->have ? t->buffer || t->parked || (int32_t)(t->frame.seq - s->c.next_seq) <= 0 : !t->eof)
             return;
         fin &= t->fin;
     }
+    for (const struct nb_tcp_parked *p = s->parked; p; p = p->next)
+        if ((int32_t)(p->frame.seq - s->c.next_seq) <= 0)
+            return;
     recv_fail(s, -ECONNRESET, fin, fin ? "closed by the peer in order" : "the peer ended the connection");
 }
 
@@ -349,12 +500,13 @@ static void pump(struct nb_tcp_recv *s)
         s->stream[i].drained = false;
     /* Repeat while something moved: matching a message on one stream frees parked streams. */
     while (moved && !s->c.err && s->c.unfinished > 0) {
-        moved = false;
+        moved = s->parked && unpark(s);
         for (int i = 0; i < s->c.nstreams; i++)
             moved |= pump_stream(s, &s->stream[i]);
-        if (s->c.nstreams == 1)
+        if (s->c.nstreams == 1 && !s->parked)
             break;
     }
+    send_answer(s);
     check_end(s);
 }
 
@@ -363,7 +515,7 @@ int nb_tcp_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const
 {
     struct nb_tcp_recv *s = recv_comm;
     struct nb_tcp_rreq *r;
-    bool ready = false;
+    bool ready = s->parked != NULL;
 
     (void)mhandles;
     *request = NULL;
@@ -420,7 +572,7 @@ int nb_tcp_recv_poll(struct nb_tcp_recv *s, struct pollfd *fds, int max)
 {
     int n = 0;
 
-    if (s->c.err || s->c.done_untested > 0 || max < s->c.nstreams)
+    if (s->c.err || s->c.done_untested > 0 || s->answer.left || max < s->c.nstreams)
         return -1;
     if (s->c.unfinished == 0)
         return 0;
@@ -429,7 +581,7 @@ int nb_tcp_recv_poll(struct nb_tcp_recv *s, struct pollfd *fds, int max)
 
         /* Do not poll a stream whose next message has no place yet: its socket has readable bytes that must
          * wait. */
-        if (!t->eof && (!t->have || t->buffer))
+        if (!t->eof && (!t->have || t->buffer || t->parked || s->asked))
             fds[n++] = (struct pollfd){.fd = t->fd, .events = POLLIN};
     }
     return n;
@@ -450,7 +602,8 @@ int nb_tcp_close_recv(void *recv_comm)
 
     if (!s)
         return 0;
-    if (!s->c.err) {
+    send_answer(s);
+    if (!s->c.err && !s->answer.left) {
         struct nb_tcp_frame fin = {.seq = s->c.next_seq, .kind = NB_TCP_FIN};
         uint8_t b[NB_TCP_FRAME_BYTES];
 
@@ -459,8 +612,14 @@ int nb_tcp_close_recv(void *recv_comm)
         nb_tcp_frame_put(b, &fin, s->c.key);
         (void)!send(s->stream[0].fd, b, sizeof(b), MSG_NOSIGNAL | MSG_DONTWAIT);
     }
-    for (int i = 0; i < s->c.nstreams; i++)
+    for (int i = 0; i < s->c.nstreams; i++) {
         close(s->stream[i].fd);
+        free(s->stream[i].parked);
+    }
+    for (struct nb_tcp_parked *p = s->parked, *next; p; p = next) {
+        next = p->next;
+        free(p);
+    }
     nb_tcp_deltas_leave(s);
     for (unsigned i = 0; i < s->c.reqs.n; i++)
         for (int j = 0; j < NB_NET_MAX_RECVS; j++)

@@ -34,6 +34,7 @@ int nb_tcp_send_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t
         return -ENOMEM;
     nb_tcp_comm_init(&s->c, dev, true, fds[0], n, conn_id, sizeof(struct nb_tcp_sreq));
     s->queue_end = &s->queue;
+    s->waiting_end = &s->waiting;
     s->wait_fd = -1;
     s->lazy = cfg && cfg->lazy;
     s->urgent = cfg && cfg->urgent;
@@ -96,28 +97,88 @@ static void system_error(struct nb_tcp_send *s, int err)
     send_fail(s, err == EPIPE ? -ECONNRESET : -err, "%s%s", strerror(err), nb_net_hint(err));
 }
 
-/* Read the reverse direction: no bytes, an ERROR or FIN frame, or the end. When the peer has closed with
- * unread bytes of ours, the frame arrives before the reset that follows it. The kernel reports an error of a
- * socket only once and then shows the end of the stream. So an error of a write (`cause`) stands, unless it
- * says no more than the end does. */
-static void look_back(struct nb_tcp_send *s, int cause)
+/* Cut a message into as few parts as possible, of similar length. Each part costs a call at both ends and
+ * ends in a short packet, and the messages in flight keep the streams busy (docs/performance.md,
+ * "Point-to-point beside iperf3"). NCCL's messages are of 512 KiB and travel whole. */
+static uint32_t chunk_for(size_t size, int streams)
+{
+    const size_t parts = size / STRIPE_MAX + (size % STRIPE_MAX != 0);
+
+    if (streams == 1 || parts < 2)
+        return FRAME_MAX;
+    return (uint32_t)(((size + parts - 1) / parts + 4095) & ~(size_t)4095);
+}
+
+/* Take the oldest unconfirmed delta, all of whose bytes were written. Return NULL where there is none. */
+static struct nb_tcp_sreq *take_waiting(struct nb_tcp_send *s)
+{
+    struct nb_tcp_sreq *r = s->waiting;
+
+    if (!r || r->frames > 0 || r->assigned < r->size)
+        return NULL;
+    s->waiting = r->next_waiting;
+    if (!s->waiting)
+        s->waiting_end = &s->waiting;
+    r->waiting = false;
+    return r;
+}
+
+/* Carry out a CONFIRM or AGAIN frame. Return false when it names a message that was not sent. */
+static bool confirmed(struct nb_tcp_send *s, const struct nb_tcp_frame *f)
+{
+    struct nb_tcp_sreq *r;
+
+    if ((int32_t)(f->seq - s->c.next_seq) > 0)
+        return false;
+    while (s->waiting && (int32_t)(f->seq - s->waiting->seq) > 0) {
+        r = take_waiting(s);
+        if (!r)
+            return false;
+        nb_tcp_comm_done(&s->c, &r->head);
+    }
+    if (f->kind == NB_TCP_CONFIRM)
+        return true;
+    r = s->waiting && s->waiting->seq == f->seq ? take_waiting(s) : NULL;
+    if (!r)
+        return false;
+    nb_tcp_deltas_again(s, r->seq);
+    r->data = r->plain;
+    r->size = r->whole;
+    r->chunk = chunk_for(r->size, s->c.nstreams);
+    r->word = (uint16_t)(NB_TCP_KEEP | (r->word & (NB_TCP_SLOTS - 1)));
+    r->assigned = 0;
+    r->next = s->queue;
+    if (!s->queue)
+        s->queue_end = &r->next;
+    s->queue = r;
+    return true;
+}
+
+/* Read the reverse direction: no bytes, a frame, or the end. Return true when there may be more. When the
+ * peer has closed with unread bytes of ours, the frame arrives before the reset that follows it. The kernel
+ * reports an error of a socket only once and then shows the end of the stream. So an error of a write
+ * (`cause`) stands, unless it says no more than the end does. */
+static bool read_back(struct nb_tcp_send *s, int cause)
 {
     const bool ended = cause == 0 || cause == EPIPE || cause == ECONNRESET;
     struct nb_tcp_frame f;
     ssize_t n;
 
-    if (s->c.err)
-        return;
     do
         n = recv(s->stream[0].fd, s->back + s->back_have, sizeof(s->back) - s->back_have, MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
     if (n > 0) {
         s->back_have += (unsigned)n;
         if (s->back_have < sizeof(s->back))
-            return;
+            return true;
+        s->back_have = 0;
         if (nb_tcp_frame_get(s->back, &f, s->c.key) || f.kind == NB_TCP_DATA)
             send_fail(s, -EPROTO, "the peer answered with bytes of another protocol");
-        else if (f.kind == NB_TCP_FIN && !inside_message(s))
+        else if (f.kind == NB_TCP_CONFIRM || f.kind == NB_TCP_AGAIN) {
+            if (confirmed(s, &f))
+                return true;
+            send_fail(s, -EPROTO, "the peer confirmed message %u, which was not sent", f.seq);
+        } else if (f.kind == NB_TCP_FIN && !s->waiting && !inside_message(s))
             peer_left(s);
         else if (f.kind == NB_TCP_FIN)
             send_fail(s, -ECONNRESET, "the peer has closed the connection");
@@ -126,7 +187,7 @@ static void look_back(struct nb_tcp_send *s, int cause)
                       (unsigned long long)f.size, (unsigned long long)f.offset);
         else
             send_fail(s, -EPROTO, "the peer gave up at message %u: %s", f.seq, strerror(f.tag));
-        return;
+        return false;
     }
     if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)
         system_error(s, errno);
@@ -136,6 +197,13 @@ static void look_back(struct nb_tcp_send *s, int cause)
         peer_left(s);
     else if (n == 0)
         send_fail(s, -ECONNRESET, "the peer has closed the connection");
+    return false;
+}
+
+static void look_back(struct nb_tcp_send *s, int cause)
+{
+    while (!s->c.err && read_back(s, cause))
+        ;
 }
 
 /* Bind bytes of the queue to an empty stream: many small messages, then at most one piece of a large message,
@@ -191,7 +259,7 @@ static void advance(struct nb_tcp_send *s, struct nb_tcp_sstream *t, size_t n)
         t->written -= whole;
         t->first++;
         t->count--;
-        if (--r->frames == 0 && r->assigned == r->size)
+        if (--r->frames == 0 && r->assigned == r->size && !r->waiting)
             nb_tcp_comm_done(&s->c, &r->head);
     }
 }
@@ -289,7 +357,8 @@ static void check_stall(struct nb_tcp_send *s)
         struct tcp_info info;
         socklen_t len = sizeof(info);
 
-        if (s->stream[i].count == 0 || getsockopt(s->stream[i].fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
+        if ((s->stream[i].count == 0 && !s->waiting) ||
+            getsockopt(s->stream[i].fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
             continue;
         /* Probes of a closed window are up to 2 minutes apart, and one alone may get lost. */
         if ((info.tcpi_retransmits >= 3 || info.tcpi_probes >= 2) &&
@@ -332,18 +401,6 @@ static void pump(struct nb_tcp_send *s)
     }
 }
 
-/* Cut a message into as few parts as possible, of similar length. Each part costs a call at both ends and
- * ends in a short packet, and the messages in flight keep the streams busy (docs/performance.md,
- * "Point-to-point beside iperf3"). NCCL's messages are of 512 KiB and travel whole. */
-static uint32_t chunk_for(size_t size, int streams)
-{
-    const size_t parts = size / STRIPE_MAX + (size % STRIPE_MAX != 0);
-
-    if (streams == 1 || parts < 2)
-        return FRAME_MAX;
-    return (uint32_t)(((size + parts - 1) / parts + 4095) & ~(size_t)4095);
-}
-
 int nb_tcp_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle, void **request)
 {
     struct nb_tcp_send *s = send_comm;
@@ -359,13 +416,18 @@ int nb_tcp_isend(void *send_comm, const void *data, size_t size, int tag, void *
     if (!r)
         return s->c.err;
     r->next = NULL;
-    r->data = data;
+    r->data = r->plain = data;
     r->size = r->whole = size;
     r->word = NB_TCP_PLAIN;
-    if (s->deltas) {
+    r->waiting = false;
+    if (s->deltas)
         r->word = nb_tcp_deltas_plan(s, data, size, &r->coded, &r->size);
-        if (r->size != size)
-            r->data = r->coded.bytes;
+    if (r->word >= NB_TCP_DELTA) {
+        r->data = r->coded.bytes;
+        r->waiting = true;
+        r->next_waiting = NULL;
+        *s->waiting_end = r;
+        s->waiting_end = &r->next_waiting;
     }
     r->assigned = 0;
     r->chunk = chunk_for(r->size, s->c.nstreams);
@@ -390,9 +452,12 @@ int nb_tcp_send_test(struct nb_tcp_sreq *r, int *done, size_t *sizes)
     if (!r->head.done && !s->c.err) {
         pump(s);
         if (!r->head.done && !s->c.err) {
-            if (!s->lazy || s->peeked++ % PEEK_EVERY == 0)
+            if (!s->lazy || s->waiting || s->peeked++ % PEEK_EVERY == 0)
                 look_back(s, 0);
-            check_stall(s);
+            if (s->queue) /* perhaps a message is to be sent again */
+                pump(s);
+            if (!s->c.err)
+                check_stall(s);
         }
     }
     if (!r->head.done)

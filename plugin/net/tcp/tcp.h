@@ -174,9 +174,9 @@ bool nb_tcp_token_equal(const uint8_t *a, const uint8_t *b);
  *   0 magic u32, 4 check u32 (over the rest, keyed by the connection id), 8 seq u32, 12 tag i32, 16 size u64,
  *   24 offset u64, 32 len u32, 36 kind u16, 38 word u16; then `len` bytes of payload.
  * DATA: bytes [offset, offset + len) of message number `seq`, which has `size` bytes and `tag`. A message may
- * be cut over the sockets of its connection. seq never falls on one socket. The word is 0, or where the
- * handle granted bytes, NB_TCP_KEEP or NB_TCP_DELTA plus the number of a slot (deltas.c). All frames of a
- * message have the same word, those of other kinds have 0.
+ * be cut over the sockets of its connection. seq never falls on one socket, but for a message that is sent
+ * AGAIN. The word is 0, or where the handle granted bytes, NB_TCP_KEEP or NB_TCP_DELTA plus the number of a
+ * slot (deltas.c). All frames of a message have the same word, those of other kinds have 0.
  *
  * FIN: the sender closes in order. seq is the number of messages it sent. It is the last frame on this
  * socket. From the receiver, on socket 0: the receiver closes in order, and seq is the number of messages
@@ -184,6 +184,11 @@ bool nb_tcp_token_equal(const uint8_t *a, const uint8_t *b);
  *
  * ERROR: from the receiver, on socket 0: it cannot take message `seq`. tag is the errno, size the message's,
  * offset the size of the receive.
+ *
+ * CONFIRM: from the receiver, on socket 0: it has carried out the words of all messages before `seq`.
+ *
+ * AGAIN: the same, and message `seq` is a delta that the receiver cannot expand. The sender sends the
+ * message once more with the same seq and NB_TCP_KEEP plus the same slot.
  */
 #define NB_TCP_GRANT_UNIT 65536ull /* of the bytes that a handle grants */
 #define NB_TCP_SLOTS 16384u
@@ -191,7 +196,7 @@ bool nb_tcp_token_equal(const uint8_t *a, const uint8_t *b);
 #define NB_TCP_KEEP 0x4000u  /* copy the message into the slot */
 #define NB_TCP_DELTA 0x8000u /* the message is a delta against the slot, whose content it replaces */
 
-enum nb_tcp_kind { NB_TCP_DATA = 1, NB_TCP_FIN = 2, NB_TCP_ERROR = 3 };
+enum nb_tcp_kind { NB_TCP_DATA = 1, NB_TCP_FIN = 2, NB_TCP_ERROR = 3, NB_TCP_CONFIRM = 4, NB_TCP_AGAIN = 5 };
 
 struct nb_tcp_frame {
     uint32_t seq;

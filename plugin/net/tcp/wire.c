@@ -205,7 +205,9 @@ int nb_tcp_frame_get(const uint8_t b[NB_TCP_FRAME_BYTES], struct nb_tcp_frame *f
         if (f->size > NB_TCP_MAX_MESSAGE || f->offset > f->size || f->len > f->size - f->offset)
             return -EPROTO;
         return f->len > 0 || f->size == 0 ? 0 : -EPROTO;
-    case NB_TCP_FIN: return f->len == 0 ? 0 : -EPROTO;
+    case NB_TCP_FIN:
+    case NB_TCP_CONFIRM:
+    case NB_TCP_AGAIN: return f->len == 0 ? 0 : -EPROTO;
     case NB_TCP_ERROR: return f->len == 0 && f->tag > 0 ? 0 : -EPROTO;
     default: return -EPROTO;
     }
