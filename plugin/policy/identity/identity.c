@@ -266,18 +266,15 @@ static int is_certain(const struct nb_identity *id, uint32_t at)
            id->config.certain(id->config.arg, buffer_of(id, at));
 }
 
-/* Return 1 when the content looks like another tracked buffer with enough profiles: unmistakably, or more
- * than like `at`, with which it usually agrees. The number of profiles of `at` and the rest does not matter,
- * since this function can only take feedback away. */
+/* Return 1 when the content is not the predicted tracked buffer's: it usually agrees with the prediction and
+ * does not now, or it looks unmistakably like another tracked buffer with enough profiles. */
 static int contradicted(const struct nb_identity *id, const struct nb_fit *fit, uint32_t at)
 {
-    if (fit->best_tracked == NB_TRACKED_NONE || fit->best_tracked == at ||
-        nb_tracked_at(&id->buffers, fit->best_tracked)->profiles < NB_TRACKED_MATURE)
-        return 0;
-    if (fit->best >= FOUND_LEAST && fit->best >= fit->own + FOUND_MARGIN)
+    if (nb_tracked_at(&id->buffers, at)->agreed >= CONTRADICTS_LEAST && fit->own < SCORE_LEAST)
         return 1;
-    return nb_tracked_at(&id->buffers, at)->agreed >= CONTRADICTS_LEAST && fit->own < SCORE_LEAST &&
-           fit->best >= fit->own + SCORE_MARGIN;
+    return fit->best_tracked != NB_TRACKED_NONE && fit->best_tracked != at &&
+           nb_tracked_at(&id->buffers, fit->best_tracked)->profiles >= NB_TRACKED_MATURE &&
+           fit->best >= FOUND_LEAST && fit->best >= fit->own + FOUND_MARGIN;
 }
 
 /* Return the number of steps of the signature, as its mode counts them. */
