@@ -298,7 +298,7 @@ START_TEST(distance)
     char text[512];
 
     ck_assert(nb_reckon_buffer(10000, 0.07) == 64 * MIB && nb_reckon_buffer(10000, 0.01) == 8 * MIB);
-    ck_assert(nb_reckon_buffer(100000, 0.2) == 64 * MIB); /* the most */
+    ck_assert(nb_reckon_buffer(100000, 0.2) == 128 * MIB); /* the most */
     ck_assert(nb_reckon_buffer(10000, 0) == 0 && nb_reckon_buffer(1000, 0.001) == 0);
     ck_assert(nb_reckon_never(&small, NB_FUNC_ALL_REDUCE, 2));
     ck_assert_uint_eq(nb_reckon_buffer_needed(&small, NB_FUNC_ALL_REDUCE), 64 << 20);

@@ -33,7 +33,7 @@
 
 #define BUFFER (NB_RECKON_BUFFER_MIB * MIB)
 /* The largest buffer that is worth its memory on a GPU: NCCL takes it twice for each of 8 channels. */
-#define BUFFER_MOST (64 * MIB)
+#define BUFFER_MOST (128 * MIB)
 /* NCCL's usual chunk where many operations are small, and its channels. */
 #define CHUNK 131072.0
 #define CHANNELS 8.0

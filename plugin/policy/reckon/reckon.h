@@ -308,7 +308,7 @@ void nb_reckon_window_text(const struct nb_reckoning *r, char *out, size_t cap);
 /* The parts of the reckoning, for nibble-model and tests. */
 
 /* Return NCCL's buffer of a channel (NCCL_BUFFSIZE) in bytes that keeps links of this rate and round trip
- * busy with coded BF16. The most that is recommended is 64 MiB. 0: NCCL's default suffices. */
+ * busy with coded BF16. The most that is recommended is 128 MiB. 0: NCCL's default suffices. */
 double nb_reckon_buffer(double mbps, double rtt);
 /* Return the chunk of an operation of `bytes` bytes in all, on `channels` channels: between distant nodes a
  * channel's eight slots hold the whole operation, if they are large enough. */
