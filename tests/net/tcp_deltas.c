@@ -167,7 +167,7 @@ END_TEST
  * found again. */
 START_TEST(other_content)
 {
-    up("NIBBLE_P2P=auto", 1);
+    up("NIBBLE_P2P=delta", 1);
     new_model(7);
     push();
     push();
@@ -179,6 +179,66 @@ START_TEST(other_content)
     new_model(7);
     ck_assert_double_lt(push(), 0.2);
     ck_assert_double_lt(push(), 0.05);
+    down();
+}
+END_TEST
+
+static double ns_of_byte, ns_of_delta;
+
+/* A time in which bytes on the wire and coding take as long as the test says. */
+static uint64_t virtual_ns(void *arg)
+{
+    static uint64_t bytes, deltas;
+    static double ns = 1e9;
+    const uint64_t b = net->ops->wire_bytes(p.send), n = net_context()->p2p.messages;
+
+    (void)arg;
+    ns += (double)(b - bytes) * ns_of_byte + (double)(n - deltas) * ns_of_delta;
+    bytes = b;
+    deltas = n;
+    return (uint64_t)ns;
+}
+
+/* By default a connection sends what is faster: deltas that take less time than the plain message, else
+ * plain messages, and tries again after some rounds. */
+START_TEST(faster)
+{
+    struct nb_tcp_judge *j;
+    double plain = 0, delta = 0;
+
+    up("NIBBLE_P2P=auto", 1);
+    net_context()->clock.now_ns = virtual_ns;
+    new_model(7);
+    ns_of_byte = 8;
+    ns_of_delta = 1e5;
+    j = &((struct nb_tcp_send *)p.send)->deltas->judge;
+    push();
+    push();
+    for (int i = 0; i < 100; i++) /* now and then plain messages among them cost little time */
+        plain += push();
+    ck_assert_double_lt(plain / 100, 0.02);
+    ck_assert(j->paid);
+    for (int again = 0; again < 2; again++) {
+        ns_of_delta = 1e7;
+        push();
+        push();
+        ck_assert_double_gt(push(), 1);
+        ck_assert_int_eq(times_logged("rounds plain"), again + 1);
+        ck_assert_uint_eq(((struct nb_tcp_send *)p.send)->deltas->slots.bytes, 0);
+        ck_assert_uint_gt(j->rest, 60 * (MESSAGES - 1));
+        j->rest = 0;
+        ns_of_delta = 1e5;
+        push();
+        push();
+        push();
+        delta = push();
+        ck_assert_double_lt(delta, 0.02);
+    }
+    ns_of_byte = 0.01; /* the link has become fast: a probe shows it */
+    j->probed_ns = 0;
+    push();
+    push();
+    ck_assert_double_gt(push(), 1);
     down();
 }
 END_TEST
@@ -502,6 +562,6 @@ START_TEST(by_hand)
 }
 END_TEST
 
-SUITE_MAIN("net/tcp_deltas", LOOP(rounds, 1, 5), TEST(other_content), LOOP(not_wanted, 0, 4),
+SUITE_MAIN("net/tcp_deltas", LOOP(rounds, 1, 5), TEST(other_content), TEST(faster), LOOP(not_wanted, 0, 4),
            TEST(little_memory), LOOP(out_of_step, 0, 2 * DAMAGES), LOOP(confirmed, 0, 2), TEST(remade),
            LOOP(forged, 0, 8), TEST(unasked), LOOP(false_answers, 0, 2), TEST(too_long), TEST(by_hand))

@@ -128,6 +128,35 @@ struct nb_tcp_coded {
     size_t cap;
 };
 
+#define NB_TCP_TIMED 64u /* messages on their way whose time is measured */
+
+/* A message whose confirmation is awaited. */
+struct nb_tcp_timed {
+    int64_t start_ns; /* of isend */
+    size_t size;
+    uint32_t seq;
+    bool plain, delta;
+};
+
+struct nb_tcp_speed { /* recent messages */
+    double ns, bytes;
+    unsigned n;
+};
+
+/* Times of deltas and of plain messages, which decide whether a connection sends deltas. */
+struct nb_tcp_judge {
+    bool off;   /* NIBBLE_P2P=delta */
+    bool paid;  /* the last decision was for deltas */
+    unsigned n; /* messages in `at`, the oldest is number `first` */
+    unsigned first;
+    struct nb_tcp_timed at[NB_TCP_TIMED];
+    int64_t last_ns; /* of the last confirmation */
+    int64_t probed_ns;
+    unsigned rounds; /* to rest after the next decision against deltas */
+    uint64_t rest;   /* messages that are left of a rest */
+    struct nb_tcp_speed plain, delta;
+};
+
 struct nb_tcp_deltas { /* of a sending connection */
     struct nb_tcp_places places;
     struct nb_tcp_slots slots;
@@ -136,6 +165,8 @@ struct nb_tcp_deltas { /* of a sending connection */
     uint64_t seen, cleaned; /* messages looked at so far, and when stale slots were looked for */
     uint64_t coded, plain_bytes, coded_bytes;
     unsigned again; /* deltas that the receiver could not expand */
+    unsigned kept;  /* slots in use */
+    struct nb_tcp_judge judge;
 };
 
 struct nb_tcp_send;
@@ -161,6 +192,8 @@ void nb_tcp_deltas_end(struct nb_tcp_send *s);
 uint16_t nb_tcp_deltas_plan(struct nb_tcp_send *s, const void *data, size_t size, struct nb_tcp_coded *coded,
                             size_t *length);
 
+/* Note that the receiver has carried out the words of all messages before `seq`. */
+void nb_tcp_deltas_confirmed(struct nb_tcp_send *s, uint32_t seq);
 /* Note that the receiver asked for a message again. After some, no message of the connection is coded. */
 void nb_tcp_deltas_again(struct nb_tcp_send *s, uint32_t seq);
 

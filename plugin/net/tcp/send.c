@@ -136,8 +136,11 @@ static bool confirmed(struct nb_tcp_send *s, const struct nb_tcp_frame *f)
             return false;
         nb_tcp_comm_done(&s->c, &r->head);
     }
-    if (f->kind == NB_TCP_CONFIRM)
+    if (f->kind == NB_TCP_CONFIRM) {
+        if (s->deltas)
+            nb_tcp_deltas_confirmed(s, f->seq);
         return true;
+    }
     r = s->waiting && s->waiting->seq == f->seq ? take_waiting(s) : NULL;
     if (!r)
         return false;

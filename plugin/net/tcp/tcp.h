@@ -175,7 +175,7 @@ bool nb_tcp_token_equal(const uint8_t *a, const uint8_t *b);
  *   24 offset u64, 32 len u32, 36 kind u16, 38 word u16; then `len` bytes of payload.
  * DATA: bytes [offset, offset + len) of message number `seq`, which has `size` bytes and `tag`. A message may
  * be cut over the sockets of its connection. seq never falls on one socket, but for a message that is sent
- * AGAIN. The word is 0, or where the handle granted bytes, NB_TCP_KEEP or NB_TCP_DELTA plus the number of a
+ * AGAIN. The word is 0, or where the handle granted bytes, NB_TCP_ECHO, or NB_TCP_KEEP or NB_TCP_DELTA plus the number of a
  * slot (deltas.c). All frames of a message have the same word, those of other kinds have 0.
  *
  * FIN: the sender closes in order. seq is the number of messages it sent. It is the last frame on this
@@ -193,6 +193,7 @@ bool nb_tcp_token_equal(const uint8_t *a, const uint8_t *b);
 #define NB_TCP_GRANT_UNIT 65536ull /* of the bytes that a handle grants */
 #define NB_TCP_SLOTS 16384u
 #define NB_TCP_PLAIN 0u
+#define NB_TCP_ECHO 1u       /* confirm the message, which is plain */
 #define NB_TCP_KEEP 0x4000u  /* copy the message into the slot */
 #define NB_TCP_DELTA 0x8000u /* the message is a delta against the slot, whose content it replaces */
 

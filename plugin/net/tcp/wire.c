@@ -197,8 +197,9 @@ int nb_tcp_frame_get(const uint8_t b[NB_TCP_FRAME_BYTES], struct nb_tcp_frame *f
     f->len = nb_get32(b + 32);
     f->kind = nb_get16(b + 36);
     f->word = nb_get16(b + 38);
-    if (f->kind == NB_TCP_DATA ? f->word >= NB_TCP_DELTA + NB_TCP_SLOTS || (f->word && f->word < NB_TCP_KEEP)
-                               : f->word != 0)
+    if (f->kind == NB_TCP_DATA
+            ? f->word >= NB_TCP_DELTA + NB_TCP_SLOTS || (f->word > NB_TCP_ECHO && f->word < NB_TCP_KEEP)
+            : f->word != 0)
         return -EPROTO;
     switch (f->kind) {
     case NB_TCP_DATA:
