@@ -475,6 +475,24 @@ static const struct nb_param_desc *nb_desc_of(const char *name)
     return NULL;
 }
 
+int nb_params_site(const char *site, size_t *name, uint32_t *mbps)
+{
+    const char *rate = strchr(site, ':');
+    long value = 0;
+    char *end;
+
+    *name = rate ? (size_t)(rate - site) : strlen(site);
+    *mbps = 0;
+    if (!rate)
+        return 0;
+    if (isdigit((unsigned char)rate[1]))
+        value = strtol(rate + 1, &end, 10);
+    if (value < 1 || value > 100000000 || *end || !*name)
+        return -EINVAL;
+    *mbps = (uint32_t)value;
+    return 0;
+}
+
 bool nb_params_is_default(const struct nb_params *params, const char *name)
 {
     const struct nb_param_desc *d = nb_desc_of(name);

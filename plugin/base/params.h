@@ -22,7 +22,7 @@
     extern const char *const nb_##type##_words[prefix##_COUNT];
 #include "base/params.def"
 
-/* Bytes of a site's name (NIBBLE_SITE), with its end. */
+/* Bytes of NIBBLE_SITE, a site's name and perhaps a rate, with its end. */
 #define NB_SITE_BYTES 32
 
 struct nb_params {
@@ -54,6 +54,10 @@ int nb_params_read_list(const char *const *list, const struct nb_params **params
 void nb_params_free(const struct nb_params *params);
 /* Return the defaults, in static storage. */
 const struct nb_params *nb_params_defaults(void);
+
+/* Find the parts of NIBBLE_SITE, "paris" or "paris:10000": the length of the name, and the rate in Mbit/s, 0
+ * without one. Return 0, or -EINVAL when the rate is no number from 1 to 100000000 or the name is missing. */
+int nb_params_site(const char *site, size_t *name, uint32_t *mbps);
 
 /* Return whether a setting has its default value, false for an unknown name. */
 bool nb_params_is_default(const struct nb_params *params, const char *name);

@@ -159,6 +159,33 @@ START_TEST(rows_within_sites)
 }
 END_TEST
 
+/* The rate is no part of the name, and the lowest one counts, with and without rows. */
+START_TEST(stated_rates)
+{
+    static const char names[8][NB_SITE_BYTES] = {"rome",      "rome:10000", "paris:25000", "paris",
+                                                 "rome:9000", "rome",       "paris",       "paris:25000"};
+    static const char bad[][NB_SITE_BYTES] = {"rome:",   "rome:0", "rome:x",        "rome:-1",
+                                              "rome:1x", ":1",     "rome:100000001"};
+    struct nb_grid g;
+    char why[128];
+    uint32_t mbps;
+    size_t len;
+
+    for (int schedule = NB_SCHEDULE_AUTO; schedule <= NB_SCHEDULE_DIRECT; schedule++) {
+        ck_assert_int_eq(nb_grid_of_sites(8, names, (enum nb_schedule_word)schedule, 0, &g, why, sizeof(why)),
+                         0);
+        ck_assert_int_eq(g.sites, schedule == NB_SCHEDULE_AUTO ? 2 : 0);
+        ck_assert(g.named == 2 && g.trunk == 9000);
+        nb_grid_free(&g);
+    }
+    ck_assert_int_eq(nb_grid_of_sites(2, names, NB_SCHEDULE_AUTO, 0, &g, why, sizeof(why)), 0);
+    ck_assert_str_eq(why, "all nodes are at one site (rome)");
+    ck_assert(g.named == 0 && g.trunk == 0);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        ck_assert_int_eq(nb_params_site(bad[i], &len, &mbps), -EINVAL);
+}
+END_TEST
+
 /* The list of sites may be longer than the line. */
 START_TEST(many_sites)
 {
@@ -611,9 +638,9 @@ START_TEST(absurd_heartbeats)
 }
 END_TEST
 
-SUITE_MAIN("coll/grid", TEST(which_grid), TEST(rows_within_sites), TEST(many_sites), LOOP(who_is_near, 0, 2),
-           LOOP(ways, 0, 2), FIXTURE(setup, teardown), TEST(confirmations_are_gathered),
-           TEST(own_block_is_confirmed), TEST(late_confirmations), TEST(asks_one_that_is_gone),
-           TEST(goodbye_when_the_row_is_done), LOOP(confirms_for_others, 0, 2), TEST(others_messages_pass),
-           LOOP(wrong_ways, 0, 13), TEST(asked_from_beyond), TEST(whom_a_node_waits_for),
-           LOOP(absurd_heartbeats, 0, 8))
+SUITE_MAIN("coll/grid", TEST(which_grid), TEST(rows_within_sites), TEST(stated_rates), TEST(many_sites),
+           LOOP(who_is_near, 0, 2), LOOP(ways, 0, 2), FIXTURE(setup, teardown),
+           TEST(confirmations_are_gathered), TEST(own_block_is_confirmed), TEST(late_confirmations),
+           TEST(asks_one_that_is_gone), TEST(goodbye_when_the_row_is_done), LOOP(confirms_for_others, 0, 2),
+           TEST(others_messages_pass), LOOP(wrong_ways, 0, 13), TEST(asked_from_beyond),
+           TEST(whom_a_node_waits_for), LOOP(absurd_heartbeats, 0, 8))

@@ -308,8 +308,8 @@ static int bad_settings(void)
         {"NIBBLE_CREDIT=4", "unknown setting NIBBLE_CREDIT"},
         {"NIBBLE_GRAD=nonsense", "NIBBLE_GRAD: rule \"nonsense\": it must be"},
         {"NIBBLE_SCHEDULE=ring", "bad setting NIBBLE_SCHEDULE=ring"},
-        {"NIBBLE_SITE=a-building-with-the-longest-name",
-         "NIBBLE_SITE: a name has at most 31 characters, not 32"},
+        {"NIBBLE_SITE=paris:fast", "NIBBLE_SITE: paris:fast is neither NAME nor NAME:MBPS"},
+        {"NIBBLE_SITE=a-building-with-the-longest-name", "NIBBLE_SITE: at most 31 characters, not 32"},
     };
 
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {

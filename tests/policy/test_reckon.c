@@ -320,6 +320,39 @@ START_TEST(distance)
 }
 END_TEST
 
+/* A trunk between sites is the limit, where nodes' own links would be faster than the codec. */
+START_TEST(sites)
+{
+    const struct nb_reckon_facts facts = {.mbps = 400000, .codec = NB_RECKON_AVX512};
+    struct nb_reckon_nodes group = group_of(8);
+    struct nb_reckoning r;
+    char text[512];
+
+    group.sites = 2;
+    for (int rows = 0; rows < 2; rows++) {
+        group.columns = rows ? 4 : 0;
+        group.trunk = 0;
+        nb_reckon(&facts, &group, &r);
+        for (size_t k = 0; k < COUNT(sums); k++)
+            ck_assert(nb_reckon_never(&r, sums[k], 2));
+        group.trunk = 2000;
+        nb_reckon(&facts, &group, &r);
+        /* Without rows 4 bits of 16 cross, with them 8 bits for the sum of a row. */
+        ck_assert_double_eq_tol(r.of[NB_FUNC_REDUCE_SCATTER][0].times, rows ? 2 : 3.7, 0.2);
+        ck_assert(r.of[NB_FUNC_ALL_REDUCE][0].times > (rows ? 2 : 2.8));
+    }
+    nb_reckon_facts_text(&r, text, sizeof(text));
+    ck_assert_msg(strstr(text, "links of 400 Gbit/s, 2 Gbit/s from each of 2 sites with codec avx512"), "%s",
+                  text);
+    /* The path between sites sets the buffers, too. */
+    group.rtt = 0.07;
+    nb_reckon(&facts, &group, &r);
+    nb_reckon_window_text(&r, text, sizeof(text));
+    ck_assert_msg(strstr(text, "for links of 2 Gbit/s and a round trip of 70 ms: set NCCL_BUFFSIZE=8388608"),
+                  "%s", text);
+}
+END_TEST
+
 /* A longer round trip turns two hops into direct sums and gathers, and never the other way round. */
 START_TEST(distant_schedules)
 {
@@ -405,5 +438,5 @@ START_TEST(seen)
 END_TEST
 
 SUITE_MAIN("reckon", TEST(unknown), TEST(seen), TEST(one_way), TEST(threads), TEST(ends), TEST(second_hop),
-           TEST(known_cases), TEST(declines), TEST(slowest), TEST(distance), TEST(distant_schedules),
-           TEST(words))
+           TEST(known_cases), TEST(declines), TEST(slowest), TEST(distance), TEST(sites),
+           TEST(distant_schedules), TEST(words))

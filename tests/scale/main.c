@@ -50,7 +50,7 @@ static const char help[] =
     "  --sites N          the nodes are at N sites, which they name (default 1). Then a line ends with the "
     "MB "
     "that\n"
-    "                     left a site, and no prediction counts\n"
+    "                     left a site\n"
     "  --trunk-gbps X     Gbit/s that leave a site together (default: no limit)\n"
     "  --near-us X        latency of a hop within a site (default 10)\n"
     "  --buffer SIZE      NCCL_BUFFSIZE, instead of --chunk: the chunk as NCCL's rule and the tuner choose "
@@ -233,6 +233,8 @@ static bool predict(const struct options *o, const struct scale_result *r, doubl
                                                                 : NB_CODEC_INT4;
     const struct nb_cost_machine f = {.link = s->link,
                                       .latency = 1e-9 * (double)s->latency,
+                                      .near = 1e-9 * (double)s->near,
+                                      .trunk = s->trunk,
                                       .message = 1e-9 * (double)s->message,
                                       .copy = speed,
                                       .cores = 1,
@@ -249,7 +251,8 @@ static bool predict(const struct options *o, const struct scale_result *r, doubl
     op.channels = s->channels;
     op.unit = unit;
     op.credits = r->credits;
-    op.group = (int)s->params.group;
+    op.group = s->sites > 1 ? r->columns : (int)s->params.group;
+    op.sites = s->sites;
     op.schedule = strcmp(r->schedule, "two-hop") == 0     ? NB_COST_TWO_HOP
                   : strcmp(r->schedule, "two-level") == 0 ? NB_COST_TWO_LEVEL
                                                           : NB_COST_DIRECT;
@@ -291,8 +294,8 @@ static bool one(struct options *o, int operations, double *worst)
     if (r.failed)
         return false;
     best = r.seconds[operations - 1];
-    if (o->set.sites > 1 || !predict(o, &r, &predicted))
-        predicted = NAN; /* the reckoning knows one kind of link */
+    if (!predict(o, &r, &predicted))
+        predicted = NAN;
     error = predicted / best - 1;
     printf(o->csv ? "%d,%s,%s,%s,%.3f,%.3f,%.3f,%.3f,%.1f,%llu,%llu,%.2f,%.1f"
                   : "%5d %-14s %-9s %-9s %10.3f %10.3f %9.3f %9.3f %+7.1f %9llu %9llu %8.2f %7.1f",

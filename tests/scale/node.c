@@ -3,6 +3,7 @@
 #include "tests/scale/node.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +68,8 @@ struct scale_node *scale_node_open(struct scale_cluster *cl, int number)
     n->random = (uint64_t)number + 1;
     n->params = cl->set->params;
     if (cl->set->sites > 1) {
-        snprintf(n->site, sizeof(n->site), "%d", scale_site(cl->set, number));
+        snprintf(n->site, sizeof(n->site), cl->set->trunk > 0 ? "%d:%.0f" : "%d", scale_site(cl->set, number),
+                 fmax(1, 8e-6 * cl->set->trunk));
         n->params.site = n->site;
     }
     ctx->params = &n->params;

@@ -40,7 +40,7 @@ struct scale_group { /* of up to NB_NCCL_GROUP channels */
 struct scale_node {
     struct nb_context ctx; /* first: hooks get its address */
     struct nb_params params;
-    char site[8];
+    char site[NB_SITE_BYTES];
     struct scale_cluster *cluster;
     int number;
     int64_t clock; /* time up to which its thread has worked */

@@ -182,7 +182,11 @@ void check_distance(struct doctor *d)
 {
     const double rtt = 1e-6 * (double)d->params->link_rtt_us, have = 0x1p20 * d->facts.buffer;
     const double streams = d->params->tcp_streams > 1 ? (double)d->params->tcp_streams : 1;
-    const double needed = nb_reckon_buffer(d->facts.mbps, rtt);
+    uint32_t trunk;
+    size_t name;
+    const bool stated = !nb_params_site(d->params->site, &name, &trunk) && trunk > 0;
+    const double path = stated && trunk < d->facts.mbps ? trunk : d->facts.mbps;
+    const double needed = nb_reckon_buffer(path, rtt);
 
     if (rtt <= 0 || d->facts.mbps == 0)
         return;
@@ -196,7 +200,7 @@ void check_distance(struct doctor *d)
         return;
     }
     say(&d->report, STATUS_WARNING, "distance", NULL,
-        "NCCL keeps too few bytes in flight for %.4g Gbit/s and a round trip of %.4g ms", d->facts.mbps / 1e3,
+        "NCCL keeps too few bytes in flight for %.4g Gbit/s and a round trip of %.4g ms", path / 1e3,
         1e3 * rtt);
     say_remedy(&d->report, "export NCCL_BUFFSIZE=%.0f on all ranks", needed);
 }

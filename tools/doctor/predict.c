@@ -13,20 +13,29 @@ void predict_gain(struct doctor *d, int nodes, double link, double latency)
     const struct info_speeds *s = &d->speeds;
     const struct nb_reckon_nodes away = {.rtt = 1e-6 * (double)d->params->link_rtt_us,
                                          .buffer = 0x1p20 * d->facts.buffer};
+    uint32_t trunk;
+    size_t name;
     struct nb_cost_machine f = {.link = link,
                                 .latency = fmax(latency, away.rtt / 2),
+                                .near = latency,
                                 .message = MESSAGE,
                                 .copy = 1e9 * s->copy,
                                 .cores = 1 + d->threads,
                                 .speed = {1e9 * s->encode, 1e9 * s->encode, 1e9 * s->decode, 1e9 * s->decode,
                                           1e9 * s->ulp_encode, 1e9 * s->ulp_decode}};
 
+    if (!nb_params_site(d->params->site, &name, &trunk))
+        f.trunk = 1e6 / 8 * trunk;
     for (int i = 0; i < NB_FUNC_COUNT; i++) {
         const enum nb_func func = (enum nb_func)i;
         struct nb_cost_op op = nb_cost_op_make(func, nodes, BYTES, 2, nb_cost_usual_ratio(func, 2));
         struct nm_result r;
 
         op.coded = true;
+        if (d->params->site[0] && nodes % 2 == 0) { /* the setting names one site. Two are usual */
+            op.sites = 2;
+            op.group = nodes / 2;
+        }
         op.chunk = nb_reckon_walk_chunk(&away, BYTES);
         op.feedback = func != NB_FUNC_ALL_GATHER;
         if (nm_predict_best(&f, &op, &r) == NB_COST_SCHEDULES)

@@ -54,7 +54,7 @@ static void buffers(const struct nb_reckon_nodes *group, const double *gbps, int
 {
     printf("\nround trip of %.4g ms, NCCL_BUFFSIZE=%.0f; recommended:", 1e3 * group->rtt, group->buffer);
     for (int i = 0; i < links; i++) {
-        const double needed = nb_reckon_buffer(1000 * gbps[i], group->rtt);
+        const double needed = nb_reckon_buffer(nb_reckon_path(group, 1000 * gbps[i]), group->rtt);
 
         if (needed > 0)
             printf("%s %.0f at %g Gbit/s", i ? "," : "", needed, gbps[i]);

@@ -18,6 +18,7 @@
 
 #define MOST 16
 #define GRID_NODES 32 /* number of nodes from which "auto" makes a grid (plugin/coll/comm/grid.h) */
+#define GRID_SITE 3   /* plugin/coll/comm/grid.h: NB_GRID_SITE */
 
 struct options {
     double gbps[MOST], bytes[MOST];
@@ -33,6 +34,7 @@ struct options {
     bool reckon;   /* --auto */
     bool distant;  /* --latency-us was given: --auto reckons with NIBBLE_LINK_RTT_US of twice as much */
     double buffer; /* NCCL_BUFFSIZE */
+    double sites, trunk;
 };
 
 static const char help[] =
@@ -52,6 +54,8 @@ static const char help[] =
     "  --cores X           processors per node for the codec (default 1: the engine's thread)\n"
     "  --latency-us X      latency of one hop (default 20). With --auto half of NIBBLE_LINK_RTT_US\n"
     "  --buffer SIZE       NCCL_BUFFSIZE, with --auto and --latency-us (default 4M)\n"
+    "  --sites N           nodes are at N sites, hops within a site take 20 us (default 1)\n"
+    "  --trunk-gbps X      Gbit/s that leave a site together, as NIBBLE_SITE states (default: no limit)\n"
     "  --message-us X      processor time of a message at one end (default 2)\n"
     "  --chunk SIZE        NCCL's chunk (default 128K)   --channels N  NCCL's channels (default 8)\n"
     "  --unit SIZE         NIBBLE_UNIT_BYTES             --credits N   NIBBLE_CREDITS\n"
@@ -111,15 +115,15 @@ static bool wrong(const char *option, const char *text, const char *allowed)
 static bool parse(int argc, char **argv, struct options *o)
 {
     static const struct option longs[] = {
-        {"nodes", 1, NULL, 0},    {"gbps", 1, NULL, 0},       {"bytes", 1, NULL, 0},
-        {"type", 1, NULL, 0},     {"codec", 1, NULL, 0},      {"codec-gbps", 1, NULL, 0},
-        {"cores", 1, NULL, 0},    {"latency-us", 1, NULL, 0}, {"message-us", 1, NULL, 0},
-        {"chunk", 1, NULL, 0},    {"channels", 1, NULL, 0},   {"unit", 1, NULL, 0},
-        {"credits", 1, NULL, 0},  {"group", 1, NULL, 0},      {"ratio", 1, NULL, 0},
-        {"ag-ratio", 1, NULL, 0}, {"gradients", 1, NULL, 0},  {"weights", 1, NULL, 0},
-        {"validate", 1, NULL, 0}, {"tolerance", 1, NULL, 0},  {"auto", 0, NULL, 0},
-        {"buffer", 1, NULL, 0},   {"version", 0, NULL, 'v'},  {"help", 0, NULL, 'h'},
-        {NULL, 0, NULL, 0}};
+        {"nodes", 1, NULL, 0},     {"gbps", 1, NULL, 0},       {"bytes", 1, NULL, 0},
+        {"type", 1, NULL, 0},      {"codec", 1, NULL, 0},      {"codec-gbps", 1, NULL, 0},
+        {"cores", 1, NULL, 0},     {"latency-us", 1, NULL, 0}, {"message-us", 1, NULL, 0},
+        {"chunk", 1, NULL, 0},     {"channels", 1, NULL, 0},   {"unit", 1, NULL, 0},
+        {"credits", 1, NULL, 0},   {"group", 1, NULL, 0},      {"ratio", 1, NULL, 0},
+        {"ag-ratio", 1, NULL, 0},  {"gradients", 1, NULL, 0},  {"weights", 1, NULL, 0},
+        {"validate", 1, NULL, 0},  {"tolerance", 1, NULL, 0},  {"auto", 0, NULL, 0},
+        {"buffer", 1, NULL, 0},    {"sites", 1, NULL, 0},      {"trunk-gbps", 1, NULL, 0},
+        {"version", 0, NULL, 'v'}, {"help", 0, NULL, 'h'},     {NULL, 0, NULL, 0}};
     double cores = 1, latency = 20, message = 2, channels = 8, group = 0, nodes[MOST];
     int c, at;
 
@@ -130,7 +134,7 @@ static bool parse(int argc, char **argv, struct options *o)
             double *to;
         } above[] = {{"codec-gbps", &o->speed}, {"ratio", &o->ratio},         {"ag-ratio", &o->ag_ratio},
                      {"buffer", &o->buffer},    {"tolerance", &o->tolerance}, {"gradients", &o->gradients},
-                     {"weights", &o->weights}},
+                     {"weights", &o->weights},  {"sites", &o->sites},         {"trunk-gbps", &o->trunk}},
           plain[] = {{"cores", &cores},           {"latency-us", &latency}, {"message-us", &message},
                      {"chunk", &o->op.chunk},     {"channels", &channels},  {"unit", &o->op.unit},
                      {"credits", &o->op.credits}, {"group", &group}};
@@ -195,6 +199,8 @@ static bool parse(int argc, char **argv, struct options *o)
     }
     o->figures.cores = cores;
     o->figures.latency = 1e-6 * latency;
+    o->figures.near = 20e-6;
+    o->figures.trunk = 1e9 / 8 * o->trunk;
     o->figures.message = 1e-6 * message;
     o->op.channels = (int)channels;
     o->op.group = (int)group;
@@ -245,6 +251,9 @@ static struct nb_cost_op operation(const struct options *o, enum nb_func func, e
     op.ratio = ratio_of(o, func);
     op.coded = op.ratio < 1;
     op.feedback = func != NB_FUNC_ALL_GATHER;
+    op.sites = (int)o->sites;
+    if (op.sites > 1 && !op.group && nodes % op.sites == 0)
+        op.group = nodes / op.sites;
     return op;
 }
 
@@ -494,13 +503,17 @@ int main(int argc, char **argv)
     if (o.reckon) {
         for (int i = 0; i < o.nnodes; i++) {
             struct nb_cost_op op = operation(&o, NB_FUNC_ALL_REDUCE, NB_COST_TWO_LEVEL, o.nodes[i], 1);
-            const int columns = o.nodes[i] >= GRID_NODES || o.op.group > 0 ? nm_columns(&op) : 0;
+            const bool rows =
+                o.nodes[i] >= GRID_NODES || o.op.group > 0 || (op.sites > 1 && op.group >= GRID_SITE);
+            const int columns = rows ? nm_columns(&op) : 0;
             const struct nb_reckon_nodes group = {.nodes = o.nodes[i],
                                                   .columns = columns,
                                                   .schedule = NB_SCHEDULE_AUTO,
                                                   .unit = o.op.unit,
                                                   .second_bits = 6,
                                                   .rtt = o.distant ? 2 * o.figures.latency : 0,
+                                                  .sites = op.sites,
+                                                  .trunk = (uint32_t)(1000 * o.trunk),
                                                   .buffer = o.buffer};
             auto_print(&group, o.gbps, o.ngbps, strcmp(o.type, "float32") == 0);
         }

@@ -123,7 +123,9 @@ void nm_needs(const struct nb_cost_op *op, double gradients, double weights, str
 
 double nm_nccl(const struct nb_cost_machine *f, enum nb_func func, int nodes, double bytes)
 {
-    const double one_way = (nodes - 1.0) / nodes * bytes / f->link;
+    /* Rings pass between two sites once each way. */
+    const double link = f->trunk > 0 ? nb_min_double(f->link, f->trunk) : f->link;
+    const double one_way = (nodes - 1.0) / nodes * bytes / link;
 
     return func == NB_FUNC_ALL_REDUCE ? 2 * (one_way + nb_min_double(nodes - 1.0, log2(nodes)) * f->latency)
                                       : one_way + (nodes - 1.0) * f->latency;

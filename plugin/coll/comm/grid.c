@@ -71,25 +71,33 @@ void nb_grid_why_not(int nodes, enum nb_schedule_word schedule, int64_t group, c
 
 struct site {
     const char *name;
-    int first; /* the lowest rank of its nodes */
+    size_t len; /* of the name, which a rate may follow */
+    int first;  /* the lowest rank of its nodes */
     int nodes;
     int from; /* the place of its first node */
 };
 
-/* Fill sites[] in the order of their first ranks, and of[] with the site of each node. Return their number,
- * or -1 - r when node r has no name. */
-static int find_sites(int nodes, const char (*name)[NB_SITE_BYTES], struct site *sites, int *of)
+/* Fill sites[] in the order of their first ranks, of[] with the site of each node, and *trunk with the lowest
+ * stated rate. Return their number, or -1 - r when node r has no name. */
+static int find_sites(int nodes, const char (*name)[NB_SITE_BYTES], struct site *sites, int *of,
+                      uint32_t *trunk)
 {
     int n = 0;
 
+    *trunk = 0;
     for (int r = 0; r < nodes; r++) {
-        if (!name[r][0])
+        uint32_t mbps;
+        size_t len;
+
+        if (nb_params_site(name[r], &len, &mbps) || !len)
             return -1 - r;
         of[r] = 0;
-        while (of[r] < n && strcmp(sites[of[r]].name, name[r]) != 0)
+        while (of[r] < n && (sites[of[r]].len != len || memcmp(sites[of[r]].name, name[r], len) != 0))
             of[r]++;
         if (of[r] == n)
-            sites[n++] = (struct site){.name = name[r], .first = r};
+            sites[n++] = (struct site){.name = name[r], .len = len, .first = r};
+        if (mbps && (!*trunk || mbps < *trunk))
+            *trunk = mbps;
         sites[of[r]].nodes++;
     }
     return n;
@@ -122,8 +130,8 @@ static void tell_sizes(const struct site *sites, int n, int64_t group, char *why
                                   group ? "NIBBLE_GROUP" : "2 or more");
 
     for (int s = 0; s < n && len < cap; s++)
-        len +=
-            (size_t)snprintf(why + len, cap - len, "%s%s: %d", s ? ", " : "", sites[s].name, sites[s].nodes);
+        len += (size_t)snprintf(why + len, cap - len, "%s%.*s: %d", s ? ", " : "", (int)sites[s].len,
+                                sites[s].name, sites[s].nodes);
     if (len < cap)
         snprintf(why + len, cap - len, ")");
     else
@@ -159,6 +167,7 @@ int nb_grid_of_sites(int nodes, const char (*site)[NB_SITE_BYTES], enum nb_sched
 {
     struct site *sites = calloc((size_t)nodes, sizeof(*sites));
     int *of = calloc((size_t)nodes, sizeof(*of)), named = 0, n, columns, ret = sites && of ? 0 : -ENOMEM;
+    uint32_t trunk;
 
     *why = '\0';
     *grid = nb_grid_choose(nodes, schedule, group);
@@ -166,14 +175,18 @@ int nb_grid_of_sites(int nodes, const char (*site)[NB_SITE_BYTES], enum nb_sched
         named += site[r][0] != 0;
     if (ret || !named)
         goto end;
-    n = find_sites(nodes, site, sites, of);
+    n = find_sites(nodes, site, sites, of, &trunk);
+    if (n > 1) {
+        grid->named = n;
+        grid->trunk = trunk;
+    }
     columns = n > 1 ? site_columns(nodes, sites, n, group) : 0;
     if (schedule != NB_SCHEDULE_AUTO && schedule != NB_SCHEDULE_TWO_LEVEL) {
         snprintf(why, cap, "NIBBLE_SCHEDULE=%s makes no rows", nb_schedule_words[schedule]);
     } else if (n < 0) {
         snprintf(why, cap, "node %d names no site", -1 - n);
     } else if (n == 1) {
-        snprintf(why, cap, "all nodes are at one site (%s)", sites[0].name);
+        snprintf(why, cap, "all nodes are at one site (%.*s)", (int)sites[0].len, sites[0].name);
     } else if (!columns) {
         tell_sizes(sites, n, group, why, cap);
     } else if (schedule == NB_SCHEDULE_AUTO && columns < NB_GRID_SITE) {
@@ -181,7 +194,8 @@ int nb_grid_of_sites(int nodes, const char (*site)[NB_SITE_BYTES], enum nb_sched
                  "rows of %d nodes speed up only all-reduces (NIBBLE_SCHEDULE=two-level makes them)",
                  columns);
     } else {
-        struct nb_grid rows = {.rows = nodes / columns, .columns = columns, .sites = n};
+        struct nb_grid rows = {
+            .rows = nodes / columns, .columns = columns, .sites = n, .named = n, .trunk = trunk};
 
         ret = give_places(nodes, sites, n, of, &rows);
         if (ret)

@@ -36,7 +36,9 @@
 
 struct nb_grid {
     int rows, columns;
-    int sites; /* whose nodes the rows are. 0: rows do not follow sites */
+    int sites;      /* whose nodes the rows are. 0: rows do not follow sites */
+    int named;      /* sites that the nodes name, whether rows follow them or not. 0 where one names none */
+    uint32_t trunk; /* lowest rate that a site states, in Mbit/s. 0: none */
     /* [nodes] each: the place of a rank, row * columns + column, and the rank at a place. NULL: the same
      * number. Owned, see nb_grid_free. */
     int *place, *rank;

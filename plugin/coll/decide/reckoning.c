@@ -47,7 +47,11 @@ uint32_t nb_facts_buffer(void)
 /* Return the facts that the settings make equal on all nodes of a communicator. */
 static struct nb_reckon_nodes group_of(const struct nb_params *p, const struct nb_grid *grid)
 {
+    const bool across = grid->rows > 1 && !grid->sites; /* rows of consecutive ranks, which may cross sites */
+
     return (struct nb_reckon_nodes){.nodes = grid->rows * grid->columns,
+                                    .sites = across ? 0 : grid->named,
+                                    .trunk = across ? 0 : grid->trunk,
                                     .columns = grid->rows > 1 ? grid->columns : 0,
                                     .schedule = p->schedule,
                                     .unit = (double)(p->unit_bytes / 4096 * 4096),

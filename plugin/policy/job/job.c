@@ -61,6 +61,8 @@ int nb_job_check_settings(const struct nb_params *params, const char **name, cha
     struct nb_grad_rules rules;
     struct nb_comm_rules comms;
     char why[256];
+    uint32_t mbps;
+    size_t len;
 
     *name = "NIBBLE_REQUIRE";
     if (nb_demand_check(params->require, error, cap))
@@ -77,8 +79,13 @@ int nb_job_check_settings(const struct nb_params *params, const char **name, cha
     }
     *name = "NIBBLE_SITE";
     if (strlen(params->site) >= NB_SITE_BYTES) {
-        snprintf(error, cap, "NIBBLE_SITE: a name has at most %d characters, not %zu", NB_SITE_BYTES - 1,
+        snprintf(error, cap, "NIBBLE_SITE: at most %d characters, not %zu", NB_SITE_BYTES - 1,
                  strlen(params->site));
+        return -EINVAL;
+    }
+    if (nb_params_site(params->site, &len, &mbps)) {
+        snprintf(error, cap, "NIBBLE_SITE: %s is neither NAME nor NAME:MBPS with a rate from 1 to 100000000",
+                 params->site);
         return -EINVAL;
     }
     return 0;

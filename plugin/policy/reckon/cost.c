@@ -372,10 +372,14 @@ double nb_cost_alone(const struct nb_cost_machine *f, const struct nb_cost_op *o
     const double bytes = nb_min_double(piece, op->bytes), all = ceil(op->bytes / piece - 1e-9);
     const double through = ceil(all / k), own = ceil(all / k / shares); /* of a column, of an owner */
     const double again = nb_cost_ratio_again(op), speed = nb_min_double(1, f->cores);
+    struct nb_cost_machine row = *f; /* whose nodes are near, within a site */
+
+    if (columns && op->sites > 1)
+        row.latency = f->near;
     double work = nb_cost_add(f, op, (k - 1 + h - 1) * bytes) + nb_cost_copy(f, bytes) +
                   nb_cost_encode(f, op, bytes) + nb_cost_decode(f, op, bytes),
-           seconds = stage(f, op, own, all - through, (k - 1) * through, op->ratio, bytes) +
-                     stage(f, op, 1, (k - 1) * through, all - through, again, bytes);
+           seconds = stage(&row, op, own, all - through, (k - 1) * through, op->ratio, bytes) +
+                     stage(&row, op, 1, (k - 1) * through, all - through, again, bytes);
 
     if (columns) {
         const double rows = stage(f, op, own, shares < h ? through : through - own, (h - 1) * own,

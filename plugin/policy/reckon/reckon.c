@@ -124,6 +124,11 @@ double nb_reckon_hop(const struct nb_reckoning *r, enum nb_func func, double val
     return r->facts.mbps ? r->group.rtt / 2 / (ratio * block / (1e6 / 8 * r->facts.mbps)) : 0;
 }
 
+double nb_reckon_path(const struct nb_reckon_nodes *g, double mbps)
+{
+    return g->trunk > 0 && g->trunk < mbps ? g->trunk : mbps;
+}
+
 static double buffer_of(const struct nb_reckon_nodes *g)
 {
     return g->buffer > 0 ? g->buffer : BUFFER;
@@ -198,6 +203,55 @@ static double owners_of(const struct nb_cost_machine *f, const struct nb_cost_op
                          : most;
 }
 
+/* Return whether rows lie within sites, so that only hops along columns are distant. */
+static bool rows_at_sites(const struct nb_cost_op *op, int columns)
+{
+    return columns > 0 && op->sites > 1;
+}
+
+/* Return the time of a message's hops. An all-reduce's values go to another site and back. Of other functions
+ * the blocks of one site follow those of another, and each site takes a hop. */
+static double hops_take(const struct nb_cost_machine *f, const struct nb_cost_op *op, int columns, int hops)
+{
+    return rows_at_sites(op, columns) && hops > 2 ? 2 * f->latency + (hops - 2) * f->near : hops * f->latency;
+}
+
+/*
+ * Return the time in which a site's bytes leave it. Without rows within sites, a node sends its values to all
+ * nodes of other sites. With them a row sends sums, once for each of its rows, and an all-gather's blocks and
+ * an all-reduce's results once to each row of another site. Sums of rows have 8 bits.
+ *
+ * The blocks of one site's nodes follow those of another's, and bytes of a reduce-scatter or all-gather go to
+ * or from one site at a time, unless NCCL keeps blocks of several sites in flight. On a grid a node runs ahead
+ * by the length of its row's message buffers. 1.5 and 0.93 are close to the times of nibble-scale.
+ */
+static double trunk_takes(const struct nb_cost_machine *f, const struct nb_cost_op *op, int columns)
+{
+    const double n = op->nodes, sites = op->sites, nodes = n / sites, outside = (n - nodes) / n;
+    const double again = nb_cost_ratio_again(op), flight = NB_COST_STEPS * op->chunk * op->channels;
+    const double rows = columns ? n / columns : n, own = rows / sites;
+    double bytes = op->ratio * nodes * outside, turns = 1;
+
+    if (sites < 2 || f->trunk <= 0)
+        return 0;
+    if (op->func == NB_FUNC_ALL_REDUCE) {
+        bytes =
+            columns ? (nb_cost_ratio_of_rows(op) + again) * own * outside : bytes + again * nodes * outside;
+    } else if (columns) {
+        const double ahead = 1.5 * (columns - 1) * op->credits * op->unit;
+
+        bytes = op->func == NB_FUNC_ALL_GATHER ? op->ratio * own * outside
+                                               : nb_cost_ratio_of_rows(op) * own * outside;
+        turns = op->func == NB_FUNC_ALL_GATHER ? 0.93 * sites
+                                               : nb_max_double(1, sites - ahead * sites / op->bytes);
+    } else {
+        const double owners = nb_min_double(n, 1 + flight * n / op->bytes);
+
+        turns = sites / nb_max_double(1, nb_min_double(sites, owners / nodes));
+    }
+    return turns * bytes * op->bytes / f->trunk;
+}
+
 /* Return the time of the busiest resource in an operation of many calls. */
 static double bound(const struct nb_cost_machine *f, const struct nb_cost_op *op, int columns)
 {
@@ -210,8 +264,9 @@ static double bound(const struct nb_cost_machine *f, const struct nb_cost_op *op
     const double owners = owners_of(f, op, flight, block);
     const struct nb_cost_part p = nb_cost_part(f, op, columns, part);
     const struct nb_cost_load all = nb_cost_average(op, columns, &p);
-    const double link = parts * link_bytes(op, columns, &p, owners) / f->link;
-    const double work = parts * all.cpu / f->cores, hops = p.hops * f->latency;
+    const double link =
+        nb_max_double(parts * link_bytes(op, columns, &p, owners) / f->link, trunk_takes(f, op, columns));
+    const double work = parts * all.cpu / f->cores, hops = hops_take(f, op, columns, p.hops);
     const double first = p.other.first / speed, last = (p.owner.last + p.other.last) / speed;
 
     if (through)
@@ -224,7 +279,7 @@ static double bound(const struct nb_cost_machine *f, const struct nb_cost_op *op
         const double even =
             (columns ? busy + hops : nb_max_double(busy, away) + f->latency) + p.other.last / speed;
 
-        return turns > f->latency ? nb_cost_in_turns(even - hops, turns + 3 * f->latency) : even;
+        return turns > f->latency ? nb_cost_in_turns(even - hops, turns + hops - f->latency) : even;
     }
     /* Owners whose blocks NCCL has handed over add at the same time. Each of NCCL's first turns waits for its
      * hop. Later turns find their values sent. */
@@ -242,9 +297,9 @@ static double waits(const struct nb_cost_machine *f, const struct nb_cost_op *op
     const double turns = ceil(op->bytes / (NB_COST_STEPS * op->chunk * op->channels));
     const int hops = nb_cost_part(f, op, columns, op->chunk).hops;
 
-    return f->latency * (op->func == NB_FUNC_ALL_REDUCE
-                             ? turns * hops
-                             : nb_min_double(turns, op->nodes) * (hops > 2 ? 2 : hops));
+    return op->func == NB_FUNC_ALL_REDUCE
+               ? turns * hops_take(f, op, columns, hops)
+               : nb_min_double(turns, op->nodes) * hops_take(f, op, columns, hops > 2 ? 2 : hops);
 }
 
 /* Return the time that relays wait in two hops, which adds to the time of the busiest resource. */
@@ -261,16 +316,18 @@ static double not_far(const struct nb_cost_machine *f, const struct nb_cost_op *
     const double group = op->channels < NB_COST_CALL_CHANNELS ? op->channels : NB_COST_CALL_CHANNELS;
     const double call = op->chunk * group, calls = ceil(op->bytes / call);
     struct nb_cost_op first = *op;
+    struct nb_cost_machine apart = *f; /* without a trunk, which one call does not fill */
 
     if (op->func != NB_FUNC_ALL_REDUCE)
         return bound(f, op, columns);
     /* Add the waits of few calls. */
     first.bytes = nb_min_double(op->bytes, call);
+    apart.trunk = 0;
     const struct nb_cost_part p = nb_cost_part(f, op, columns, first.bytes);
     const double work = op->bytes / first.bytes * nb_cost_average(op, columns, &p).cpu / f->cores;
-    return nb_max_double(work,
-                         bound(f, op, columns) +
-                             (nb_cost_alone(f, &first, columns, call) - bound(f, &first, columns)) / calls);
+    return nb_max_double(
+        work, bound(f, op, columns) +
+                  (nb_cost_alone(&apart, &first, columns, call) - bound(&apart, &first, columns)) / calls);
 }
 
 double nb_reckon_seconds(const struct nb_cost_machine *f, const struct nb_cost_op *op, int columns)
@@ -283,7 +340,8 @@ double nb_reckon_seconds(const struct nb_cost_machine *f, const struct nb_cost_o
         const double part = nb_min_double(op->bytes, NB_COST_STEPS * op->chunk * op->channels);
         const struct nb_cost_part p = nb_cost_part(f, op, columns, part);
 
-        wait += nb_cost_average(op, columns, &p).tx / f->link;
+        wait += nb_max_double(nb_cost_average(op, columns, &p).tx / f->link,
+                              trunk_takes(f, op, columns) * part / op->bytes);
     }
     return nb_max_double(sqrt(busy * busy + relays * relays), wait);
 }
@@ -321,12 +379,15 @@ double nb_reckon_gain(const struct nb_cost_machine *f, const struct nb_reckon_no
     struct nb_cost_machine far = *f;
     double coded;
 
+    far.near = f->latency;
+    far.trunk = 1e6 / 8 * g->trunk;
     if (far.latency < g->rtt / 2)
         far.latency = g->rtt / 2;
     f = &far;
     op.chunk = nb_reckon_walk_chunk(g, bytes);
     op.unit = g->unit;
     op.group = g->columns;
+    op.sites = g->sites;
     op.feedback = func != NB_FUNC_ALL_GATHER;
     op.schedule = schedule_of(f, g, &op);
     if (g->second_bits > 4 && func != NB_FUNC_ALL_GATHER)
@@ -377,7 +438,7 @@ static uint64_t buffer_needed(const struct nb_reckon_facts *facts, const struct 
     const struct nb_cost_machine f = nb_reckon_machine(facts, value);
     struct nb_reckon_nodes more = *g;
 
-    more.buffer = nb_reckon_buffer(facts->mbps, g->rtt);
+    more.buffer = nb_reckon_buffer(nb_reckon_path(g, facts->mbps), g->rtt);
     if (more.buffer <= buffer_of(g) || pays_from(&f, &more, func, value) == NB_RECKON_NEVER)
         return 0;
     return (uint64_t)more.buffer;
@@ -459,13 +520,16 @@ static void one_text(const struct nb_reckoned *r, char *out, size_t cap)
 void nb_reckon_facts_text(const struct nb_reckoning *r, char *out, size_t cap)
 {
     const struct nb_reckon_facts *facts = &r->facts;
-    char threads[48] = "", away[48] = "";
+    char threads[48] = "", away[48] = "", sites[64] = "";
 
+    if (r->group.trunk)
+        snprintf(sites, sizeof(sites), ", %.4g Gbit/s from each of %d sites", r->group.trunk / 1e3,
+                 r->group.sites);
     if (r->group.rtt > 0)
         snprintf(away, sizeof(away), " and a round trip of %.4g ms", 1e3 * r->group.rtt);
     if (facts->workers)
         snprintf(threads, sizeof(threads), ", %u codec threads", facts->workers);
-    snprintf(out, cap, "links of %.4g Gbit/s%s with codec %s%s", facts->mbps / 1e3, away,
+    snprintf(out, cap, "links of %.4g Gbit/s%s%s with codec %s%s", facts->mbps / 1e3, sites, away,
              nb_reckon_codec_name((enum nb_reckon_codec)facts->codec), threads);
 }
 
@@ -493,7 +557,8 @@ void nb_reckon_distance_text(const struct nb_reckoning *r, char *out, size_t cap
 
 void nb_reckon_window_text(const struct nb_reckoning *r, char *out, size_t cap)
 {
-    const double needed = nb_reckon_buffer(r->facts.mbps, r->group.rtt), have = buffer_of(&r->group);
+    const double path = nb_reckon_path(&r->group, r->facts.mbps);
+    const double needed = nb_reckon_buffer(path, r->group.rtt), have = buffer_of(&r->group);
 
     *out = '\0';
     if (needed > have)
@@ -502,7 +567,7 @@ void nb_reckon_window_text(const struct nb_reckoning *r, char *out, size_t cap)
             "NCCL keeps too few bytes in flight for links of %.4g Gbit/s and a round trip of %.4g ms: set "
             "NCCL_BUFFSIZE=%.0f (now %.0f) on all ranks, which takes about %.1f GiB of each GPU for a "
             "communicator",
-            r->facts.mbps / 1e3, 1e3 * r->group.rtt, needed, have, 2 * CHANNELS * needed / (1024 * MIB));
+            path / 1e3, 1e3 * r->group.rtt, needed, have, 2 * CHANNELS * needed / (1024 * MIB));
 }
 
 void nb_reckon_text(const struct nb_reckoning *r, enum nb_func func, char *out, size_t cap)

@@ -40,6 +40,8 @@ struct nb_cost_speed {
 struct nb_cost_machine {
     double link;     /* bytes a second, each direction of a node's link */
     double latency;  /* of one hop: from the last byte's departure to the receiver's reaction */
+    double near;     /* of a hop within a site, where rows lie within sites */
+    double trunk;    /* bytes a second, each direction, of all nodes of a site to other sites. 0: no limit */
     double message;  /* processor time of one message at one end */
     double copy;     /* bytes a second of a memory copy */
     double cores;    /* processors of a node for all of this. Less than 1 where nodes share a machine */
@@ -61,6 +63,7 @@ struct nb_cost_op {
     double unit;    /* maximum bytes of values of a message */
     double credits; /* units */
     int group;      /* two-level: nodes of a row. 0: as the caller chooses */
+    int sites;      /* of as many nodes each, within which rows lie. 0 or 1: distances are the same */
 };
 
 /* Costs of one part of a call on a node in one role. Link loads are bytes on the wire. */
@@ -242,6 +245,8 @@ struct nb_reckon_nodes {
     double unit;                    /* NIBBLE_UNIT_BYTES */
     unsigned second_bits;           /* NIBBLE_SECOND_HOP: bits of sums that go on. 0: 4 */
     double rtt;                     /* NIBBLE_LINK_RTT_US in seconds. 0: the nodes are near */
+    int sites;                      /* that the nodes name (NIBBLE_SITE). 0: none, or rows cross them */
+    uint32_t trunk;                 /* Mbit/s that leave a site, by NIBBLE_SITE. 0: no limit */
     double buffer;                  /* bytes of NCCL's buffer of a channel. 0: its default */
 };
 
@@ -310,6 +315,8 @@ void nb_reckon_window_text(const struct nb_reckoning *r, char *out, size_t cap);
 /* Return NCCL's buffer of a channel (NCCL_BUFFSIZE) in bytes that keeps links of this rate and round trip
  * busy with coded BF16. The most that is recommended is 128 MiB. 0: NCCL's default suffices. */
 double nb_reckon_buffer(double mbps, double rtt);
+/* Return the rate of the slowest link between two nodes of a group, in Mbit/s. */
+double nb_reckon_path(const struct nb_reckon_nodes *group, double mbps);
 /* Return the chunk of an operation of `bytes` bytes in all, on `channels` channels: between distant nodes a
  * channel's eight slots hold the whole operation, if they are large enough. */
 double nb_reckon_chunk(double bytes, double channels);
