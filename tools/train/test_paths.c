@@ -2,8 +2,8 @@
 /*
  * Bars for every path that a sum may take by default, on 2 to 16 nodes. A small model trains with exact sums.
  * Emulated nodes (nibble/emulate.h) sum the same gradients on each path, and Adam's update from their sums is
- * compared with the update from the exact ones, as nibble-train does. All paths get the same gradients. So few
- * steps tell their errors apart.
+ * compared with the update from the exact ones, as nibble-train does. Since all paths get the same gradients,
+ * few steps tell their errors apart.
  */
 #include <stdbool.h>
 #include <stdio.h>
