@@ -11,8 +11,9 @@
  * message in its slot and has a hash, which show that. Where they do not, the receiver asks for the plain
  * message, which both ends then have in the slot. A send of a delta is done when the receiver has confirmed
  * it: NCCL leaves the message's memory alone until then. With NIBBLE_P2P=auto the sender compares the times
- * to these confirmations with those of plain messages, and sends what is faster. The receiver states in its handle how many bytes it
- * keeps for the connection, and reserves them. Both ends count their memory apart.
+ * to these confirmations with the times of plain messages, and sends the faster kind. The receiver states in
+ * its handle how many bytes it keeps for the connection, and reserves them. Both ends count their memory
+ * apart.
  */
 #include "net/tcp/internal.h"
 

@@ -175,8 +175,8 @@ bool nb_tcp_token_equal(const uint8_t *a, const uint8_t *b);
  *   24 offset u64, 32 len u32, 36 kind u16, 38 word u16; then `len` bytes of payload.
  * DATA: bytes [offset, offset + len) of message number `seq`, which has `size` bytes and `tag`. A message may
  * be cut over the sockets of its connection. seq never falls on one socket, but for a message that is sent
- * AGAIN. The word is 0, or where the handle granted bytes, NB_TCP_ECHO, or NB_TCP_KEEP or NB_TCP_DELTA plus the number of a
- * slot (deltas.c). All frames of a message have the same word, those of other kinds have 0.
+ * AGAIN. The word is 0, or where the handle granted bytes, NB_TCP_ECHO, or NB_TCP_KEEP or NB_TCP_DELTA plus
+ * the number of a slot (deltas.c). All frames of a message have the same word, those of other kinds have 0.
  *
  * FIN: the sender closes in order. seq is the number of messages it sent. It is the last frame on this
  * socket. From the receiver, on socket 0: the receiver closes in order, and seq is the number of messages

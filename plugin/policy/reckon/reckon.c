@@ -222,8 +222,8 @@ static double hops_take(const struct nb_cost_machine *f, const struct nb_cost_op
  * an all-reduce's results once to each row of another site. Sums of rows have 8 bits.
  *
  * The blocks of one site's nodes follow those of another's, and bytes of a reduce-scatter or all-gather go to
- * or from one site at a time, unless NCCL keeps blocks of several sites in flight. On a grid a node runs ahead
- * by the length of its row's message buffers. 1.5 and 0.93 are close to the times of nibble-scale.
+ * or from one site at a time, unless NCCL keeps blocks of several sites in flight. On a grid a node runs
+ * ahead by the length of its row's message buffers. 1.5 and 0.93 are close to the times of nibble-scale.
  */
 static double trunk_takes(const struct nb_cost_machine *f, const struct nb_cost_op *op, int columns)
 {
