@@ -5,7 +5,7 @@
 # network namespaces.
 #
 #   wan.sh [-s "MBPS..."] [-d "RTT_MS..."] [-l "LOSS_PERCENT..."] [-j JITTER_MS] [-r PERCENT] [-n STREAMS]
-#          [-b BYTES] [-C CONTROL] [-p PERCENT] [-t SECONDS] [-x SECONDS]
+#          [-b BYTES] [-C CONTROL] [-p PERCENT] [-t SECONDS] [-x SECONDS] [-N NODES]
 #
 #   -s  rates of each host's link (default "200")
 #   -d  round trips (default "20 70")
@@ -15,9 +15,11 @@
 #   -n  sockets of a connection, and streams of iperf3 (default 4)
 #   -b  bytes of the all-reduce (default 64M)
 #   -C  control of congestion of both (default: the system's)
-#   -p  NIBBLE_TCP_PACE_MBPS over the rate (default 92: headers take 4 % more. 0: no pace)
+#   -p  NIBBLE_TCP_PACE_MBPS over a host's share of the rate (default 92: headers take 4 % more. 0: no pace)
 #   -t  seconds of iperf3 (default 8)
 #   -x  the path drops everything for so long, two seconds after its beginning (default 0)
+#   -N  hosts at each end, which share the path and reach each other without a limit (default 1). From 2 on
+#       "rows" is a coded all-reduce whose rows of nodes lie within sites, as NIBBLE_SITE makes them
 #
 # "/iperf3": payload that passes a link in an all-reduce, over its time, over iperf3's rate, both without what
 # is sent again. An all-reduce also waits for a round trip. Needs root, iproute2, /dev/net/tun, iperf3 and a C
@@ -37,7 +39,8 @@ seconds=8
 outage=0
 jitter=0
 late=0
-while getopts s:d:l:j:r:n:b:C:p:t:x: option; do
+nodes=1
+while getopts s:d:l:j:r:n:b:C:p:t:x:N: option; do
     case $option in
     s) rates=$OPTARG ;;
     d) trips=$OPTARG ;;
@@ -50,6 +53,7 @@ while getopts s:d:l:j:r:n:b:C:p:t:x: option; do
     p) pace=$OPTARG ;;
     t) seconds=$OPTARG ;;
     x) outage=$OPTARG ;;
+    N) nodes=$OPTARG ;;
     *) exit 2 ;;
     esac
 done
@@ -69,7 +73,8 @@ mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns || exit 1
 ${CC:-cc} -O2 -o "$tmp/relay" "$here/relay.c" || exit 1
 mkfifo "$tmp/end"
 
-# path MBPS RTT_MS LOSS: two hosts and the path between them. Queue: a round trip's bytes, at least 256 KiB.
+# path MBPS RTT_MS LOSS: hosts, and the path between their sites. Queue: a round trip's bytes, at least 256
+# KiB.
 path() {
     exec 9<>"$tmp/end"
     queue=$(awk -v r="$1" -v d="$2" 'BEGIN { q = r * 125 * d; if (q < 262144) q = 262144; print q }')
@@ -82,15 +87,29 @@ path() {
         kill -0 $relay 2>/dev/null || links_skip "no TAP interface can be made here"
         sleep 0.1
     done
-    for host in 0 1; do
-        ip netns add n$host &&
-            ip link set wan$host netns n$host name hx0 &&
-            ip -n n$host link set dev lo up &&
+    site=0
+    while [ "$nodes" -gt 1 ] && [ $site -lt 2 ]; do
+        ip link add name site$site type bridge &&
+            ip link set dev wan$site master site$site up &&
+            ip link set dev site$site up || exit 1
+        site=$((site + 1))
+    done
+    host=0
+    while [ $host -lt $((2 * nodes)) ]; do
+        ip netns add n$host || exit 1
+        if [ "$nodes" -gt 1 ]; then
+            ip link add name port$host type veth peer name hx0 netns n$host &&
+                ip link set dev port$host master site$((host / nodes)) up || exit 1
+        else
+            ip link set wan$host netns n$host name hx0 || exit 1
+        fi
+        ip -n n$host link set dev lo up &&
             ip -n n$host addr add 10.77.0.$((host + 1))/24 dev hx0 &&
             ip -n n$host link set dev hx0 up || exit 1
         on $host sysctl -q -w net.ipv4.tcp_rmem="4096 131072 67108864" \
             net.ipv4.tcp_wmem="4096 65536 67108864" net.ipv4.tcp_slow_start_after_idle=0
         [ -z "$control" ] || on $host sysctl -q -w net.ipv4.tcp_congestion_control="$control" || exit 1
+        host=$((host + 1))
     done
 }
 
@@ -99,15 +118,16 @@ unpath() {
     wait $relay 2>/dev/null
     relay=
     exec 9>&-
-    for host in 0 1; do ip netns del n$host 2>/dev/null; done
+    for host in $(ip netns list | sed 's/ .*//'); do ip netns del "$host" 2>/dev/null; done
+    for site in 0 1; do ip link del site$site 2>/dev/null; done
 }
 
 # stream: iperf3's rate in Mbit/s, without its first quarter.
 stream() {
-    on 1 iperf3 -s -1 >/dev/null 2>&1 &
+    on "$nodes" iperf3 -s -1 >/dev/null 2>&1 &
     server=$!
     tries=0
-    until on 0 iperf3 -c 10.77.0.2 -P "$streams" -t "$seconds" -O $((seconds / 4)) -f m \
+    until on 0 iperf3 -c 10.77.0.$((nodes + 1)) -P "$streams" -t "$seconds" -O $((seconds / 4)) -f m \
         >"$tmp/stream" 2>&1; do
         tries=$((tries + 1))
         [ $tries -lt 20 ] || break
@@ -120,11 +140,12 @@ stream() {
 
 # sum OPTION...: milliseconds of an all-reduce, and Mbit/s that it sent.
 sum() {
-    timeout 300 "$perf" coll --netns n --nodes 2 --ops all_reduce --types bfloat16 -b "$bytes" -e "$bytes" \
-        -n 3 -w 1 --reps 1 --buffsize 64M --chunk "$chunk" --env "NIBBLE_TCP_STREAMS=$streams" \
+    timeout 300 "$perf" coll --netns n --nodes $((2 * nodes)) --ops all_reduce --types bfloat16 \
+        -b "$bytes" -e "$bytes" -n 3 -w 1 --reps 1 --buffsize 64M --chunk "$chunk" \
+        --env "NIBBLE_TCP_STREAMS=$streams" \
         --env "NIBBLE_LINK_MBPS=$rate" --env "NIBBLE_LINK_RTT_US=$((trip * 1000))" \
         --env "NIBBLE_TCP_CONGESTION=$control" \
-        --env "NIBBLE_TCP_PACE_MBPS=$((rate * pace / 100))" --json "$tmp/json" "$@" \
+        --env "NIBBLE_TCP_PACE_MBPS=$((rate * pace / 100 / nodes))" --json "$tmp/json" "$@" \
         >"$tmp/out" 2>&1 || { cat "$tmp/out" >&2; return 1; }
     number='\([0-9.]*\)'
     sed -n "s/.*\"bytes\": $number.*\"time_us\": $number.*\"wire_ratio\": $number.*/\1 \2 \3/p" "$tmp/json" |
@@ -136,16 +157,30 @@ chunk=$(awk -v b="$bytes" 'BEGIN {
     n = b + 0; if (b ~ /[Kk]$/) n *= 1024; if (b ~ /[Mm]$/) n *= 1048576; if (b ~ /[Gg]$/) n *= 1073741824
     c = int((n / 64 + 65535) / 65536) * 65536; if (c > 8388608) c = 8388608; print c }')
 failed=0
-printf '%7s %6s %6s %8s | %9s %8s %8s | %9s %8s %8s | %s\n' Mbit/s "rtt ms" "loss %" iperf3 \
-    "raw ms" Mbit/s /iperf3 "coded ms" Mbit/s /iperf3 raw/coded
+if [ "$nodes" -gt 1 ]; then
+    printf '%7s %6s %6s %8s | %9s | %9s %9s | %9s %9s %10s\n' Mbit/s "rtt ms" "loss %" iperf3 \
+        "raw ms" "coded ms" raw/coded "rows ms" raw/rows coded/rows
+else
+    printf '%7s %6s %6s %8s | %9s %8s %8s | %9s %8s %8s | %s\n' Mbit/s "rtt ms" "loss %" iperf3 \
+        "raw ms" Mbit/s /iperf3 "coded ms" Mbit/s /iperf3 raw/coded
+fi
 for rate in $rates; do
     for trip in $trips; do
         for loss in $losses; do
             path "$rate" "$trip" "$loss"
             reference=$(stream)
             raw=$(sum --raw) && coded=$(sum) || failed=1
+            if [ "$nodes" -gt 1 ]; then
+                rows=$(sum --env NIBBLE_SCHEDULE=two-level --env "NIBBLE_GROUP=$nodes") || failed=1
+            fi
             unpath
             [ $failed = 0 ] || exit 1
+            if [ "$nodes" -gt 1 ]; then
+                echo "$rate $trip $loss ${reference:-0} $raw $coded $rows" | awk '{
+                    printf "%7s %6s %6s %8.1f | %9s | %9s %9.2f | %9s %9.2f %10.2f\n", $1, $2, $3, $4,
+                        $5, $7, $5 / $7, $9, $5 / $9, $7 / $9 }'
+                continue
+            fi
             echo "$rate $trip $loss ${reference:-0} $raw $coded" | awk '{
                 printf "%7s %6s %6s %8.1f | %9s %8s %8.2f | %9s %8s %8.2f | %.2f\n", $1, $2, $3, $4, $5, $6,
                     $4 ? $6 / $4 : 0, $7, $8, $4 ? $8 / $4 : 0, $5 / $7 }'
