@@ -67,7 +67,7 @@ static void parse_frame(struct fuzz_input *in, int fix)
     int rc = nb_tcp_frame_get(b, &f, key);
     FUZZ_CHECK(rc == 0 || rc == -EPROTO);
     if (rc == 0) {
-        FUZZ_CHECK(f.kind == NB_TCP_DATA || f.kind == NB_TCP_FIN || f.kind == NB_TCP_ERROR);
+        FUZZ_CHECK(f.kind >= NB_TCP_DATA && f.kind <= NB_TCP_AGAIN);
         if (f.kind == NB_TCP_DATA)
             FUZZ_CHECK(f.size <= NB_TCP_MAX_MESSAGE && f.offset + f.len <= f.size && (f.len || !f.size));
         nb_tcp_frame_put(out, &f, key);

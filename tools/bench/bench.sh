@@ -214,6 +214,7 @@ run_set() {
         set -- -N 2 -b 256M -e 256M -n 3 --env NIBBLE_P2P_MAX_MB=4096
         nibble changed plain - p2p "$@" -w 1 --changed 3 --env NIBBLE_P2P=raw
         for p in 0 1 3 10 100; do nibble changed $p - p2p "$@" -w 2 --changed $p; done
+        nibble changed plain100 - p2p "$@" -w 1 --changed 100 --env NIBBLE_P2P=raw # new values, too
         ;;
     *)
         echo "bench.sh: there is no set $1" >&2

@@ -29,8 +29,9 @@ function other(set, tool,    group) {
     group = set SUBSEP tool SUBSEP f[4] SUBSEP f[5] SUBSEP f[6] SUBSEP f[7] SUBSEP f[8]
     return group in keyof ? median(seconds, keyof[group]) : ""
 }
+function plain_of(tool) { return tool == "100" ? "plain100" : "plain" }
 function keyof_plain() {
-    return keyof["changed" SUBSEP "plain" SUBSEP f[4] SUBSEP f[5] SUBSEP f[6] SUBSEP f[7] SUBSEP f[8]]
+    return keyof["changed" SUBSEP plain_of(f[2]) SUBSEP f[4] SUBSEP f[5] SUBSEP f[6] SUBSEP f[7] SUBSEP f[8]]
 }
 function cell(width, digits, value) {
     return value == "" ? sprintf(" %" width "s", "-") : sprintf(" %" width "." digits "f", value)
@@ -61,7 +62,7 @@ END {
             if (f[1] == "changed") {
                 printf "%-8s %9.1f%s%s%s%s\n", f[2], 1e3 * t, used, cell(10, 2, median(link, key) * 1e-6),
                     cell(7, 1, quotient(median(link, keyof_plain()), median(link, key))),
-                    cell(9, 2, quotient(other("changed", "plain"), t))
+                    cell(9, 2, quotient(other("changed", plain_of(f[2])), t))
                 continue
             }
             if (f[1] == "small" && f[2] == "raw") continue
