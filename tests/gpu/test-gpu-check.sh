@@ -36,6 +36,7 @@ parses()
 }
 
 sh "$check" --list >"$tmp/list"
+[ "$(awk '{ print $1 }' "$tmp/list" | head -n 5 | tr '\n' ' ')" = 'ring experiments hazards kernels speed ' ] || fail "the order of the first visit"
 for part in experiments kernels sanitizer speed ring hazards nccl mps training; do
     grep -q "^$part " "$tmp/list" || fail "--list lacks $part"
 done
@@ -53,7 +54,8 @@ dry_runs()
         for part in $(awk -v v=$visit '$4 == v { print $1 }' "$tmp/list"); do
             has table.md "^| $part | passed | "
             # gpu_kernels has only its exit status.
-            [ $part = kernels ] || has table.md "^| $part | [^|]* | [a-z]* | ..* |"
+            [ $part = kernels ] || has table.md "^| $part | [^|]* | [a-z]* | ..* | [a-z].* |$"
+            grep "^| $part | .* | *|$" "$tmp/out/table.md" | grep -v "^| $part | [a-z]* | [0-9]* |" && fail "$part: lines that settle nothing"
         done
         has table.md '^# gpu-check: none (a dry run'
         [ "$(find "$tmp/out" -type d | wc -l)" = 1 ] || fail "$visit makes folders"
@@ -68,6 +70,7 @@ dry_runs()
                 has table.md "codec kernel behind NCCL's, $call between, default connections | measured | stops"
                 has table.md "codec kernel before NCCL's, $call between, default connections | measured | goes through"
             done
+            has table.md "^| experiments | codec kernel behind .* | whether NIBBLE_GPU_LAUNCH=behind is safe"
             has table.md "behind NCCL's launch stops, before it goes through: NIBBLE_GPU_LAUNCH=together"
             has hazards.json first_launches
             has table.md 'threads, codecs on the GPU, device pointers, behind, default connections | measured | loads [0-9]*, frees'

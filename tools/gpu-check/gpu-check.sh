@@ -27,9 +27,9 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
 
-# What would change the design most comes first.
-first="experiments:130 hazards:260 ring:40 kernels:20 speed:60"
-second="nccl:200 mps:80 training:190 sanitizer:60"
+# The ring cannot stop the GPU, and answers first. Then comes what would change the design most.
+first="ring:40 experiments:130 hazards:260 kernels:20 speed:60"
+second="nccl:200 training:190 mps:80 sanitizer:60"
 parts="$first $second"
 describe()
 {
@@ -45,6 +45,38 @@ describe()
     training) echo "unmodified PyTorch scripts over plain NCCL and over nibble, same seeds" ;;
     *) echo "given with --with" ;;
     esac
+}
+
+# The decision that a check settles: part, pattern of the check's name, decision. The first line that matches counts.
+decisions()
+{
+    cat <<'END'
+ring	.	depth of the ring, and blocks of the codec kernel
+experiments	^one graph, (a mark|captured)	whether a mark behind NCCL's kernel may end the codec kernel of an all-reduce
+experiments	^one graph	whether both kernels are launched by one call (NIBBLE_GPU_LAUNCH=together)
+experiments	^(before|behind), ended by count	whether two launches may be the fallback, and in which order
+experiments	^the operation alone	what one launch costs more than NCCL's
+experiments	^codec kernel (behind|before)	whether NIBBLE_GPU_LAUNCH=behind is safe beside threads that load and free
+experiments	of another thread beside (a|a blocking stream's) .*capture	which streams are captured (not blocking ones)
+experiments	^update of an executable graph	whether one executable graph serves all of NCCL's kernels
+experiments	beside .* of another thread	whether a job's waits hold up a launch
+experiments	^launches behind a kernel	how many launches a job may have behind an operation whose peer is late
+experiments	^(beside a (kernel|load) that waits|another thread loads)	which driver calls the engine may make after connect (none that waits)
+experiments	^(streams held up|launches of several threads|a kernel of another stream|the same, an event)	assumptions A1, A2, A3 and A12 of the model of the driver
+experiments	^launch (per batch|beside)	whether a kernel for each batch of work would do without a resident one
+experiments	^forked and joined	whether a fork and a join around NCCL's launch would do
+experiments	.	how the codec kernel is launched
+hazards	^threads	whether codecs run on the GPU beside threads that load and free, by default
+hazards	^abort	the limits after which an aborted codec kernel ends
+hazards	overlap|compute|products	blocks of the codec kernel, and what one hardware queue costs
+hazards	.	whether codecs run on the GPU under NCCL, by default
+kernels	.	whether the GPU's codecs are used at all: their bytes
+speed	.	which kernel to make faster, and the rates in docs/gpu.md
+nccl	.	which types, buffers and numbers of connections are coded on the GPU
+mps	.	whether docs/gpu.md advises against MPS
+training	.	whether 4 bits keep the loss: the defaults of NIBBLE_RS, NIBBLE_AR and NIBBLE_AG
+sanitizer	.	whether the kernels are released
+END
 }
 
 # ---- the parts, each in a process of its own so that its limit ends all of it -------------------------------
@@ -290,6 +322,7 @@ rm -f "$out/table.md" "$out/results.json" "$out/logs.txt"
 for name in rows now parts plan; do
     : >"$work/$name"
 done
+decisions >"$work/decisions"
 if [ -n "$dry" ]; then
     sh "$here/dry.sh" "$work/dry" "$build" || exit 2
     build=$work/dry
@@ -372,9 +405,15 @@ write()
         awk -F '\t' '{ gsub(/\|/, "/"); printf "| %s | %s | %d | %s |\n", $1, $2, $3, $4 }' "$work/all"
         if [ -s "$work/rows" ] || [ -s "$work/now" ]; then
             echo
-            echo "| part | check | | |"
-            echo "|---|---|---|---|"
-            awk -F '\t' '{ gsub(/\|/, "/"); printf "| %s | %s | %s | %s |\n", $1, $3, $2, $4 }' "$work/rows" "$work/now"
+            echo "| part | check | | | settles |"
+            echo "|---|---|---|---|---|"
+            awk -F '\t' '
+                FILENAME ~ /decisions$/ { part[++n] = $1; pattern[n] = $2; decision[n] = $3; next }
+                {
+                    gsub(/\|/, "/")
+                    for (i = 1; i <= n && !(part[i] == $1 && $3 ~ pattern[i]); i++) continue
+                    printf "| %s | %s | %s | %s | %s |\n", $1, $3, $2, $4, decision[i]
+                }' "$work/decisions" "$work/rows" "$work/now"
         fi
     } >"$out/table.md.new"
     mv "$out/table.md.new" "$out/table.md"
