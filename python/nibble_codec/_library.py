@@ -41,6 +41,9 @@ def _candidates() -> Iterator[str]:
         return
     here = os.path.dirname(os.path.abspath(__file__))
     yield os.path.join(here, SONAME)  # in a wheel
+    if os.path.exists(os.path.join(here, "../pyproject.toml")):  # in the sources
+        for build in ("build/release", "build"):
+            yield os.path.normpath(os.path.join(here, "../..", build, ".libs", SONAME))
     yield SONAME                      # where the loader looks
     for up in ("../../../../lib", "../../lib", "../../../lib"):  # PREFIX/share/nibble/python, beside a PREFIX/lib
         yield os.path.normpath(os.path.join(here, up, SONAME))

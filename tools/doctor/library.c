@@ -145,10 +145,36 @@ static bool ask(const char *name, struct answer *got, int *status)
     return told;
 }
 
+/* Write how NCCL finds this release's plugin, with the folder if it lies beside this program: in a build, or
+ * below a prefix. */
+static void write_remedy(char *text, size_t cap)
+{
+    static const char *const places[] = {"../.libs", "../../.libs", "../lib"};
+    static const char file[] = "libnccl-net-nibble.so";
+    char self[4096], path[4400], folder[4096];
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+    snprintf(text, cap, "add the folder of this release's %s to LD_LIBRARY_PATH, before others", file);
+    self[n > 0 ? n : 0] = '\0';
+    if (!strrchr(self, '/'))
+        return;
+    *strrchr(self, '/') = '\0';
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        snprintf(path, sizeof(path), "%s/%s/%s", self, places[i], file);
+        if (access(path, R_OK))
+            continue;
+        *strrchr(path, '/') = '\0';
+        if (realpath(path, folder))
+            snprintf(text, cap, "export LD_LIBRARY_PATH=%s:$LD_LIBRARY_PATH", folder);
+        return;
+    }
+}
+
 static void judge(struct report *r, const struct answer *got)
 {
-    static const char remedy[] =
-        "add the folder of this release's libnccl-net-nibble.so to LD_LIBRARY_PATH, before others";
+    char remedy[sizeof(r->check->remedy)];
+
+    write_remedy(remedy, sizeof(remedy));
 
     switch (got->what) {
     case FOUND_NOTHING:

@@ -141,6 +141,8 @@ echo 'int nothing;' >"$tmp/other-nibble.so.c" && library other-nibble.so
 echo '#include <signal.h>
 __attribute__((constructor)) static void die(void) { raise(SIGTERM); }' >"$tmp/dying-nibble.so.c" && library dying-nibble.so
 variable NCCL_NET_PLUGIN "$tmp/no/nibble.so" problem 'NCCL finds no plugin: .*no/nibble.so'
+(export NCCL_NET_PLUGIN="$tmp/no/nibble.so"; look
+    grep -q 'export LD_LIBRARY_PATH=.*/.libs:' "$tmp/out" || fail 'no folder'; exit $failed) || failed=1
 variable NCCL_NET_PLUGIN "$tmp/other-nibble.so" problem 'NCCL loads another plugin'
 variable NCCL_NET_PLUGIN "$tmp/dying-nibble.so" problem 'ends its process: Terminated'
 # Another commit of nibble: the same file with other letters in the place of this one's.
