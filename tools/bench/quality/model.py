@@ -53,7 +53,7 @@ class Layout:
                 self._add(f"{i}.{name}", shape, kind)
         self._add("ln.w", (w,), "layernorm")
         self._add("ln.b", (w,), "layernorm")
-        self._add("head", (w, SYMBOLS), "head")
+        self._add("head", (SYMBOLS, w), "head")  # as torch.nn.Linear stores it: a group has one symbol
         last = self.parts[-1]
         self.values = last.first + last.count
         self.size = -(-self.values // multiple) * multiple
@@ -70,7 +70,10 @@ class Layout:
             part = flat[p.first : p.first + p.count]
             if p.name.endswith(".w"):
                 part.fill_(1.0)
-            elif p.kind in ("matrix", "embedding", "head"):
+            elif p.kind == "head":
+                values = torch.randn(p.count, generator=draw).view(self.width, SYMBOLS) * self.width**-0.5
+                part.copy_(values.t().reshape(-1))
+            elif p.kind in ("matrix", "embedding"):
                 deep = math.sqrt(2 * self.layers) if p.name.endswith((".out", ".proj")) else 1.0
                 part.copy_(
                     torch.randn(p.count, generator=draw)
@@ -109,6 +112,6 @@ def losses(layout: Layout, p: Dict[str, Tensor], tokens: Tensor) -> Tensor:
         a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         h = h + linear(a.transpose(1, 2).reshape(m, batch * length, w), f"{i}.out")
         h = h + linear(F.gelu(linear(norm(h, f"{i}.ln2"), f"{i}.fc"), approximate="tanh"), f"{i}.proj")
-    logits = torch.bmm(norm(h, "ln"), p["head"])
+    logits = torch.bmm(norm(h, "ln"), p["head"].transpose(1, 2))
     each = F.cross_entropy(logits.float().view(-1, SYMBOLS), y.reshape(-1), reduction="none")
     return each.view(m, -1).mean(1)
