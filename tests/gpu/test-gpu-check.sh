@@ -36,7 +36,9 @@ parses()
 }
 
 sh "$check" --list >"$tmp/list"
-[ "$(awk '{ print $1 }' "$tmp/list" | head -n 5 | tr '\n' ' ')" = 'ring experiments hazards kernels speed ' ] || fail "the order of the first visit"
+order=$(awk '{ print $1 }' "$tmp/list" | head -n 5 | tr '\n' ' ')
+[ "$order" = 'ring experiments hazards kernels speed ' ] ||
+    fail "the order of the first visit"
 for part in experiments kernels sanitizer speed ring hazards nccl mps training; do
     grep -q "^$part " "$tmp/list" || fail "--list lacks $part"
 done
@@ -55,7 +57,8 @@ dry_runs()
             has table.md "^| $part | passed | "
             # gpu_kernels has only its exit status.
             [ $part = kernels ] || has table.md "^| $part | [^|]* | [a-z]* | ..* | [a-z].* |$"
-            grep "^| $part | .* | *|$" "$tmp/out/table.md" | grep -v "^| $part | [a-z]* | [0-9]* |" && fail "$part: lines that settle nothing"
+            grep "^| $part | .* | *|$" "$tmp/out/table.md" | grep -v "^| $part | [a-z]* | [0-9]* |" &&
+                fail "$part: lines that settle nothing"
         done
         has table.md '^# gpu-check: none (a dry run'
         [ "$(find "$tmp/out" -type d | wc -l)" = 1 ] || fail "$visit makes folders"

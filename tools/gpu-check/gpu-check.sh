@@ -47,22 +47,23 @@ describe()
     esac
 }
 
-# The decision that a check settles: part, pattern of the check's name, decision. The first line that matches counts.
+# The decision that a check settles: part, pattern of the check's name, decision. The first line that matches
+# counts.
 decisions()
 {
     cat <<'END'
 ring	.	depth of the ring, and blocks of the codec kernel
-experiments	^one graph, (a mark|captured)	whether a mark behind NCCL's kernel may end the codec kernel of an all-reduce
+experiments	^one graph, (a mark|captured)	whether a mark behind NCCL's kernel may end an all-reduce's kernel
 experiments	^one graph	whether both kernels are launched by one call (NIBBLE_GPU_LAUNCH=together)
 experiments	^(before|behind), ended by count	whether two launches may be the fallback, and in which order
 experiments	^the operation alone	what one launch costs more than NCCL's
-experiments	^codec kernel (behind|before)	whether NIBBLE_GPU_LAUNCH=behind is safe beside threads that load and free
-experiments	of another thread beside (a|a blocking stream's) .*capture	which streams are captured (not blocking ones)
+experiments	^codec kernel (behind|before)	whether NIBBLE_GPU_LAUNCH=behind is safe beside loads and frees
+experiments	of another thread beside .*capture	which streams are captured (not blocking ones)
 experiments	^update of an executable graph	whether one executable graph serves all of NCCL's kernels
 experiments	beside .* of another thread	whether a job's waits hold up a launch
 experiments	^launches behind a kernel	how many launches a job may have behind an operation whose peer is late
-experiments	^(beside a (kernel|load) that waits|another thread loads)	which driver calls the engine may make after connect (none that waits)
-experiments	^(streams held up|launches of several threads|a kernel of another stream|the same, an event)	assumptions A1, A2, A3 and A12 of the model of the driver
+experiments	^(beside a (kernel|load)|another thread loads)	which driver calls the engine may make later
+experiments	^(streams|launches of several|a kernel of another|the same)	assumptions A1, A2, A3, A12 of the model
 experiments	^launch (per batch|beside)	whether a kernel for each batch of work would do without a resident one
 experiments	^forked and joined	whether a fork and a join around NCCL's launch would do
 experiments	.	how the codec kernel is launched
