@@ -221,7 +221,7 @@ struct nb_tcp_sreq {
     const uint8_t *plain;     /* the message */
     size_t whole;             /* bytes of the message */
     uint16_t word;            /* NB_TCP_PLAIN, or what the receiver does with it */
-    bool waiting;             /* a delta that the receiver has not confirmed */
+    bool waiting;             /* its word asks for a confirmation, which has not come */
     struct nb_tcp_sreq *next_waiting;
     struct nb_tcp_coded coded;
     uint32_t chunk; /* most bytes in one frame */
@@ -259,7 +259,7 @@ struct nb_tcp_send {
     unsigned peeked; /* isends since the reverse direction was read */
     int64_t moved_ms, checked_ms; /* when bytes last moved; when the kernel was last asked about a stall */
     struct nb_tcp_deltas *deltas; /* NULL: all messages are plain */
-    struct nb_tcp_sreq *waiting, **waiting_end; /* deltas that the receiver has not confirmed, by seq */
+    struct nb_tcp_sreq *waiting, **waiting_end; /* for a confirmation, by seq */
     uint8_t back[NB_TCP_FRAME_BYTES];           /* the first `back_have` bytes of a frame from the receiver */
     unsigned back_have;
     struct nb_tcp_sstream stream[];

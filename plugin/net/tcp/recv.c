@@ -274,10 +274,12 @@ static void take_kept(struct nb_tcp_recv *s)
         if (s->asked == buffer)
             s->asked = NULL;
         s->answer.handled = buffer->seq + 1;
-        s->answer.confirm = true;
         s->answer.since += buffer->size;
-        if (s->answer.since >= CONFIRM_AT) /* the sender waits with the next delta */
-            send_answer(s);
+        if (nb_tcp_is_confirmed(buffer->word)) {
+            s->answer.confirm = true;
+            if (s->answer.since >= CONFIRM_AT) /* the sender waits with the next delta */
+                send_answer(s);
+        }
         message_done(s, buffer);
     }
 }

@@ -109,7 +109,7 @@ static uint32_t chunk_for(size_t size, int streams)
     return (uint32_t)(((size + parts - 1) / parts + 4095) & ~(size_t)4095);
 }
 
-/* Take the oldest unconfirmed delta, all of whose bytes were written. Return NULL where there is none. */
+/* Take the oldest unconfirmed message, all of whose bytes were written. Return NULL where there is none. */
 static struct nb_tcp_sreq *take_waiting(struct nb_tcp_send *s)
 {
     struct nb_tcp_sreq *r = s->waiting;
@@ -425,8 +425,9 @@ int nb_tcp_isend(void *send_comm, const void *data, size_t size, int tag, void *
     r->waiting = false;
     if (s->deltas)
         r->word = nb_tcp_deltas_plan(s, data, size, &r->coded, &r->size);
-    if (r->word >= NB_TCP_DELTA) {
+    if (r->word >= NB_TCP_DELTA)
         r->data = r->coded.bytes;
+    if (nb_tcp_is_confirmed(r->word)) {
         r->waiting = true;
         r->next_waiting = NULL;
         *s->waiting_end = r;
@@ -577,9 +578,9 @@ int nb_tcp_close_send(void *send_comm)
             nb_tcp_frame_put(b, &fin, s->c.key);
             (void)!send(t->fd, b, sizeof(b), MSG_NOSIGNAL | MSG_DONTWAIT);
         }
-        /* The peer sends at most an ERROR frame, or a FIN when it stops receiving. No unread bytes can
-         * therefore turn this close into a reset: the kernel delivers the bytes in the socket, then ends the
-         * stream. */
+        /* The peer sends at most an ERROR frame, or a FIN when it stops receiving, since all CONFIRM frames
+         * have been read when no send is unfinished. No unread bytes can therefore turn this close into a
+         * reset: the kernel delivers the bytes in the socket, then ends the stream. */
         close(t->fd);
     }
     if (s->wait_fd >= 0)

@@ -185,7 +185,9 @@ bool nb_tcp_token_equal(const uint8_t *a, const uint8_t *b);
  * ERROR: from the receiver, on socket 0: it cannot take message `seq`. tag is the errno, size the message's,
  * offset the size of the receive.
  *
- * CONFIRM: from the receiver, on socket 0: it has carried out the words of all messages before `seq`.
+ * CONFIRM: from the receiver, on socket 0: it has carried out the words of all messages before `seq`. It
+ * follows ECHO and DELTA only. The send of such a message is done when its CONFIRM was read, so that none is
+ * unread when the sender closes: the kernel would reset the connection then, and lose sent bytes.
  *
  * AGAIN: the same, and message `seq` is a delta that the receiver cannot expand. The sender sends the
  * message once more with the same seq and NB_TCP_KEEP plus the same slot.
@@ -196,6 +198,11 @@ bool nb_tcp_token_equal(const uint8_t *a, const uint8_t *b);
 #define NB_TCP_ECHO 1u       /* confirm the message, which is plain */
 #define NB_TCP_KEEP 0x4000u  /* copy the message into the slot */
 #define NB_TCP_DELTA 0x8000u /* the message is a delta against the slot, whose content it replaces */
+
+static inline bool nb_tcp_is_confirmed(uint16_t word)
+{
+    return word == NB_TCP_ECHO || word >= NB_TCP_DELTA;
+}
 
 enum nb_tcp_kind { NB_TCP_DATA = 1, NB_TCP_FIN = 2, NB_TCP_ERROR = 3, NB_TCP_CONFIRM = 4, NB_TCP_AGAIN = 5 };
 
