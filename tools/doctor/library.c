@@ -164,8 +164,8 @@ static void write_remedy(char *text, size_t cap)
         if (access(path, R_OK))
             continue;
         *strrchr(path, '/') = '\0';
-        if (realpath(path, folder))
-            snprintf(text, cap, "export LD_LIBRARY_PATH=%s:$LD_LIBRARY_PATH", folder);
+        if (realpath(path, folder) && strlen(folder) <= 300) /* a cut folder would be another one */
+            snprintf(text, cap, "export LD_LIBRARY_PATH=%.300s:$LD_LIBRARY_PATH", folder);
         return;
     }
 }
