@@ -33,11 +33,11 @@
 #define MOST_BYTES (64u << 20)
 #define SHARE 8u       /* a connection gets this part of the bytes that are left */
 #define MISSES 3u      /* deltas in a row that saved too little, before the slot is given up */
-#define STALE 4u       /* rounds after which a slot that nothing used can be replaced */
+#define STALE 4u       /* rounds without use after which a slot can be replaced */
 #define PLAIN_LEAST 8u /* plain messages, and deltas, that are measured before a decision */
 #define DELTA_LEAST 16u
 #define ECHO_EVERY 16u  /* plain messages of which one is measured */
-#define PROBE_SHARE 200 /* deltas' time over that of plain messages among them */
+#define PROBE_SHARE 200 /* time of deltas over the time of the plain messages among them */
 #define REST_LEAST 64u  /* rounds without deltas after they did not pay, twice as many each time */
 #define REST_MOST 1024u
 #define TRIAL 32u     /* slots in use until deltas pay again */

@@ -333,7 +333,7 @@ struct nb_tcp_parked {
 /* Frames on their way to the sender. */
 struct nb_tcp_answer {
     bool confirm, again; /* to be sent */
-    uint32_t handled;    /* number after that of the last message whose word was carried out */
+    uint32_t handled;    /* the next message: the words of all before it are carried out */
     size_t since;        /* bytes of messages that are not confirmed */
     unsigned left;       /* unsent bytes at the end of `frame` */
     uint8_t frame[NB_TCP_FRAME_BYTES];

@@ -63,7 +63,7 @@ __attribute__((format(printf, 4, 5))) static void recv_fail(struct nb_tcp_recv *
                 s->c.unfinished);
 }
 
-/* Send what the answer asks for. What the kernel does not take is sent with the next call. */
+/* Send what the answer asks for. The next call sends the bytes that the kernel does not take. */
 static void send_answer(struct nb_tcp_recv *s)
 {
     struct nb_tcp_answer *a = &s->answer;
