@@ -33,6 +33,11 @@ export PYTHONPATH="$tmp/site"
 for tool in ${NB_TOOLS:?run me by make check}; do
     "$tmp/site/bin/${tool##*/}" --version >"$tmp/out" 2>&1 || fail "$tool: $(cat "$tmp/out")"
 done
+# Nobody reads on: all end quietly.
+for command in "$python -m nibble_nccl" "$tmp/site/bin/nibble-info --no-speed"; do
+    $command 2>"$tmp/err" | :
+    [ ! -s "$tmp/err" ] || fail "$command | true: $(cat "$tmp/err")"
+done
 # The engine is there three times: in the plugin, in the library, and in one program for all tools.
 [ "$(find "$tmp/site" -type f -size +200k | wc -l)" = 3 ] ||
     fail "more copies of the code: $(find "$tmp/site" -type f -size +200k)"

@@ -83,13 +83,24 @@ def main():
         print(f"export {name}={shlex.quote(value)}")
     return 0
 '''
+MODULE = '''# SPDX-License-Identifier: Apache-2.0
+import signal
+import sys
+
+from . import main
+
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end as other programs do when nobody reads on
+sys.exit(main())
+'''
 TOOL = '''#!python
 # SPDX-License-Identifier: Apache-2.0
 import os
+import signal
 import sys
 
 import nibble_nccl
 
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and the tool would inherit that
 os.execv(os.path.join(nibble_nccl.FOLDER, "nibble-tools"), ["@NAME@", *sys.argv[1:]])
 '''
 METADATA = f'''Metadata-Version: 2.1
@@ -119,7 +130,7 @@ for path in sorted((root / "share").rglob("*")):
 files[f"{info}/LICENSE"] = (root / "share/doc/nibble-nccl/LICENSE").read_bytes(), False
 variables = dict(line.split()[0].split("=") for line in open(sys.argv[5]) if not line.startswith("#"))
 files["nibble_nccl/__init__.py"] = MAIN.replace("@VARIABLES@", repr(variables)).encode(), False
-files["nibble_nccl/__main__.py"] = b"# SPDX-License-Identifier: Apache-2.0\nimport sys\n\nfrom . import main\n\nsys.exit(main())\n", False
+files["nibble_nccl/__main__.py"] = MODULE.encode(), False
 files[f"{info}/METADATA"] = METADATA.encode(), False
 files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: nibble\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(), False
 record = ""

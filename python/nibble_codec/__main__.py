@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 from . import Cluster, __version__, decode, encode, library_path, version
@@ -33,4 +34,5 @@ def main() -> int:
     return 0
 
 
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end as other programs do when nobody reads on
 sys.exit(main())

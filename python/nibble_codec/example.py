@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import glob
 import os
+import signal
 import sys
 from typing import Optional, Sequence, Tuple
 
@@ -157,4 +158,5 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end as other programs do when nobody reads on
     sys.exit(main())

@@ -20,6 +20,8 @@ grep -q '^held-out loss: .* exact, .* nibble, .* without feedback$' "$tmp/log" &
     verdict='coding changes the loss by .* +- .* (95 %, 2 seeds), seeds by .*: ' &&
     grep -q "^nibble: $verdict" "$tmp/log" && grep -q "^no feedback: $verdict" "$tmp/log" ||
     { cat "$tmp/log"; echo "FAIL: two seeds"; exit 1; }
+"$python" -m nibble_codec.example --help 2>"$tmp/log" | :
+[ -s "$tmp/log" ] && { cat "$tmp/log"; echo "FAIL: nobody reads"; exit 1; }
 if "$python" -m mypy --version >/dev/null 2>&1; then
     "$python" -m mypy --strict --ignore-missing-imports --cache-dir "$tmp/mypy" "$srcdir/python/nibble_codec" >"$tmp/log" 2>&1 ||
         { cat "$tmp/log"; echo "FAIL: types"; exit 1; }

@@ -3,6 +3,7 @@
 library's nodes with the plugin. Here the test makes a sum from the codec alone. tests/python/test-numpy.sh runs it."""
 import os
 import re
+import signal
 import subprocess
 import sys
 import unittest
@@ -311,6 +312,14 @@ class Report(unittest.TestCase):
         done = subprocess.run([sys.executable, "-m", "nibble_codec"], capture_output=True, text=True, check=True)
         self.assertRegex(done.stdout, rf"nibble_codec {re.escape(nc.__version__)}, library (.|\n)*int4: 4\.\d+ bits a value, NMSE 0\.00\d+\n")
         self.assertIn("all-reduce between 4 nodes: 5.3", done.stdout)
+
+    def test_nobody_reads(self):
+        """`python -m nibble_codec | head -1` ends quietly."""
+        unread, out = os.pipe()
+        os.close(unread)
+        done = subprocess.run([sys.executable, "-m", "nibble_codec"], stdout=out, stderr=subprocess.PIPE)
+        os.close(out)
+        self.assertEqual((done.returncode, done.stderr), (-signal.SIGPIPE, b""))
 
 
 if __name__ == "__main__":

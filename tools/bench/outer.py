@@ -11,6 +11,7 @@ gets the exact mean of the same movements. 1 - cos comes from the angle between 
 over the second half of the outer steps.
 """
 import argparse
+import signal
 import sys
 import time
 
@@ -105,4 +106,5 @@ def main():
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end as other programs do when nobody reads on
     main()

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -180,6 +181,7 @@ def main():
             if not well:
                 log.seek(0)
                 lines.append(log.read())
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end as other programs do when nobody reads on
     print("\n".join(lines))
     return 0 if well else 1
 

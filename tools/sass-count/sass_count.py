@@ -8,6 +8,7 @@
 # (32, or as many as are given), by class. What is marked rare is left out, and what only a warp needs whose threads have gone different ways; of two ways
 # the longer one counts, a loop as often as there are
 # sources, or all but the first, or as it is marked.
+import signal
 import struct
 import sys
 
@@ -219,4 +220,5 @@ def main():
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end as other programs do when nobody reads on
     main()

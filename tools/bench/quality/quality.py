@@ -20,6 +20,7 @@ import argparse
 import json
 import math
 import os
+import signal
 import sys
 import time
 from typing import Any, Dict, List, Set, Tuple
@@ -190,4 +191,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end as other programs do when nobody reads on
     sys.exit(main())
