@@ -88,6 +88,8 @@ static int probe(const struct nb_cuda *cu, char *why, size_t cap)
 
     if (!result)
         result = cu->DeviceGetCount(&count);
+    if (!result)
+        result = cu->DriverGetVersion(&version);
     if (result) {
         cu->GetErrorString(result, &text);
         snprintf(why, cap, "the CUDA driver says: %s (error %d)", text, result);
@@ -99,7 +101,7 @@ static int probe(const struct nb_cuda *cu, char *why, size_t cap)
     }
     /* Machine code runs on every driver of its CUDA's major version and later ones (CUDA Compatibility,
      * "minor version compatibility"). */
-    if (!cu->DriverGetVersion(&version) && version / 1000 < cu->image_cuda / 1000) {
+    if (version / 1000 < cu->image_cuda / 1000) {
         snprintf(
             why, cap,
             "the kernels of this nibble were compiled by CUDA %d.%d, and the driver is one of CUDA %d.%d. "
