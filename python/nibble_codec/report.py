@@ -26,6 +26,7 @@ T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.
 
 
 COLORS = ("#c9d1d9", "#0b7285", "#e8590c", "#5f3dc4")  # of loss curves, the exact one first
+STYLES = ("-", "-", "--", ":", "-.")  # of the curves: a curve shows through those drawn over it
 
 
 class Verdict(NamedTuple):
@@ -353,8 +354,8 @@ class Comparison:
     def _plot_losses(self, losses: Any, difference: Any) -> None:
         """On the left the curves, the first one wide and light so that it shows behind the others. On the right their
         difference, beside the noise."""
-        for color, name in zip(COLORS, self.losses):
-            losses.plot(*zip(*self._mean_curve(name)), label=name, color=color,
+        for color, style, name in zip(COLORS, STYLES, self.losses):
+            losses.plot(*zip(*self._mean_curve(name)), style, label=name, color=color,
                         linewidth=1.3 if color != COLORS[0] else 6.0)
         losses.set(title="loss", xlabel="step", ylabel="loss")
         difference.set(title="loss: coded less exact", xlabel="step", ylabel="difference of loss")
@@ -366,13 +367,13 @@ class Comparison:
         if math.isfinite(band) and band > 0:
             difference.axhspan(-band, band, color="#e9ecef", label=f"noise: +- one deviation of {of}")
         difference.axhline(0, color="#868e96", linewidth=0.8)
-        for color, name in zip(COLORS[1:], others):
+        for color, style, name in zip(COLORS[1:], STYLES[1:], others):
             found = self._differences(name, base)
             window = max(1, len(found) // 20)
             means = [sum(v) / len(v) for _, v in sorted(found.items())]
             smooth = [sum(means[max(0, i - window + 1):i + 1]) / len(means[max(0, i - window + 1):i + 1])
                       for i in range(len(means))]
-            difference.plot(sorted(found), smooth, linewidth=1.5, color=color,
+            difference.plot(sorted(found), smooth, style, linewidth=1.5, color=color,
                             label=f"{name}, mean of {window} steps" if window > 1 else name)
         low, high = difference.get_ylim()
         difference.set_ylim(low, high + 0.25 * (high - low))  # room for the legend above the band
@@ -397,7 +398,7 @@ class Comparison:
         steps.set(title="error of a step's sums" + bits, xlabel="step", ylabel="NMSE, % of the sum's energy")
         steps.set_ylim(bottom=0)
         steps.legend(frameon=False, fontsize=8)
-        worst = self.rows()[:10][::-1]
+        worst = sorted(self.rows(), key=lambda row: -row[4])[:10][::-1]
         bars.barh([row[0] for row in worst], [100 * row[4] for row in worst], color="#74b9c4")
         if s:
             bars.axvline(100 * s["NMSE"], color="#0b7285", linewidth=1.2, label="all values")
@@ -406,15 +407,16 @@ class Comparison:
         bars.tick_params(axis="y", labelsize=7)
 
     def _gnuplot(self, folder: str) -> List[str]:
-        """loss.csv has the columns curve, seed, step, loss."""
-        styles = [f"lw {1.5 if color != COLORS[0] else 6} lc rgb '{color}'" for color in COLORS]
-        curves = ", ".join(f"'loss.csv' using (strcol(1) eq '{name}' ? $3 : NaN):4 with lines {style} title '{name}'"
+        """loss.csv has the columns curve, seed, step, loss. `smooth unique` draws the mean of the seeds."""
+        styles = [f"lw {1.5 if i else 6} dt {max(1, i)} lc rgb '{color}'" for i, color in enumerate(COLORS)]
+        curves = ", ".join(f"'loss.csv' using (strcol(1) eq '{name}' ? $3 : NaN):4 smooth unique with lines {style} title '{name}'"
                            for style, name in zip(styles, self.losses))
         with open(os.path.join(folder, "report.gp"), "w", encoding="utf-8") as f:
-            f.write("# gnuplot report.gp\nset datafile separator ','\nset terminal pngcairo size 1200,500\n"
+            f.write("# gnuplot report.gp\nset datafile separator ','\nset datafile missing NaN\n"
+                    "set terminal pngcairo size 1200,500\n"
                     "set output 'report.png'\nset multiplot layout 1,2\nset xlabel 'step'\n"
                     "set ylabel 'NMSE, % of the energy of the sum'\nset yrange [0:*]\n"
-                    "plot 'steps.csv' every ::1 using 1:($3 > 1e-9 ? 100 * $3 : NaN) with lines lw 1.5 lc rgb '#0b7285' "
-                    "title 'error of a step'\nset ylabel 'loss'\nset yrange [*:*]\n"
+                    "plot 'steps.csv' every ::1 using ($3 > 1e-9 ? $1 : NaN):(100 * $3) smooth unique with lines lw 1.5 "
+                    "lc rgb '#0b7285' title 'error of a step'\nset ylabel 'loss'\nset yrange [*:*]\n"
                     + (f"plot {curves}\n" if curves else "") + "unset multiplot\n")
         return ["report.gp"]

@@ -117,8 +117,8 @@ int nbt_write_json(const struct nbt_settings *s, const struct nbt_outcome *runs,
 }
 
 /* Write gnuplot's lines. On the left are the training losses: the first run's wide and light, so that it
- * shows behind the others. On the right are validation losses, of several runs their differences from the
- * first, on an axis of 0.4 % at least, since seeds differ by more. */
+ * shows behind the others, which have dashes of their own. On the right are validation losses, of several
+ * runs their differences from the first, on an axis of 0.4 % at least, since seeds differ by more. */
 static void plot_lines(FILE *f, const struct nbt_outcome *const *runs, size_t n, const char *dir)
 {
     static const char *const colors[] = {"#c9d1d9", "#e8a33d", "#0b7285", "#862e9c", "#2b8a3e"};
@@ -130,8 +130,8 @@ static void plot_lines(FILE *f, const struct nbt_outcome *const *runs, size_t n,
             "set title 'training loss'\nset ylabel 'loss, nats a byte'\nplot ",
             dir);
     for (size_t i = 0; i < n; i++)
-        fprintf(f, "%s'%s/loss-%s.csv' using 1:3 every ::1 with lines lw %s lc rgb '%s' title '%s'",
-                i ? ", " : "", dir, runs[i]->run->name, i ? "1.3" : "6", colors[i % n_colors],
+        fprintf(f, "%s'%s/loss-%s.csv' using 1:3 every ::1 with lines lw %s dt %zu lc rgb '%s' title '%s'",
+                i ? ", " : "", dir, runs[i]->run->name, i ? "1.3" : "6", i ? i : 1, colors[i % n_colors],
                 runs[i]->run->title);
     if (n == 1) {
         fprintf(f,

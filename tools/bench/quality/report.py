@@ -243,7 +243,7 @@ def values(c: Config) -> int:
     return 256 * w + c.context * w + c.layers * (12 * w * w + 13 * w) + 2 * w + 256 * w
 
 
-COLORS = ("#0b7285", "#e8a33d", "#c2255c", "#5f3dc4", "#2b8a3e", "#868e96", "#1864ab", "#d9480f")
+COLORS = ("#0b7285", "#e8a33d", "#c2255c", "#5f3dc4", "#2b8a3e", "#868e96", "#d9480f", "#1864ab")
 
 
 def plots(records: List[Record], out: str) -> List[str]:
@@ -271,7 +271,12 @@ def plots(records: List[Record], out: str) -> List[str]:
     def pick(arm: str, y: str, x: str) -> str:
         return f"'{where}' using ($1 == 1 && strcol(2) eq '{arm}' ? {x} : NaN):({y})"
 
+    # The first one's interval as a band: lines within it are not told apart.
     lines = [
+        f"{pick(shown[0], '$5-$6):($5+$6', '$3')} with filledcurves lc rgb '#d0e7ea' "
+        f"title '95 % of {shown[0]}'"
+    ]
+    lines += [
         f"{pick(a, '$5', '$3')} with lines lw 1.5 lc rgb '{c}' title '{a}'" for a, c in zip(shown, COLORS)
     ]
     by_bytes = [
@@ -299,14 +304,16 @@ set datafile missing 'NaN'
 set grid ytics lc rgb '#dddddd'
 set border 3 lc rgb '#888888'
 set tics nomirror textcolor rgb '#333333'
-set key top right Right samplen 2 font ',10'
+unset key
 set multiplot layout 2,2
 set title 'held-out loss less exact, by arm and bits a value'
 set xlabel '% of the exact loss'
 set format x '%+.1f'
 set yrange [-1:{len(by_gap)}]
 set tics font ',10'
-plot $gap using 1:2:3:ytic(4) with xerrorbars pt 7 ps 0.5 lc rgb '#0b7285' notitle
+set arrow 1 from 0, graph 0 to 0, graph 1 nohead lc rgb '#868e96'
+plot $gap using 1:2:3:ytic(4) with xerrorbars pt 7 ps 0.5 lc rgb '#0b7285'
+unset arrow 1
 set tics font ',12'
 set yrange [*:*]
 set ytics auto
@@ -316,17 +323,18 @@ set ylabel '% of the exact loss'
 set datafile separator ','
 set title 'held-out loss less exact, along the run'
 set xlabel 'step'
+set key bmargin center horizontal Left reverse samplen 2 font ',10'  # for the panels below, too
 plot 0 lc rgb '#868e96' notitle, {", ".join(lines)}
-set title 'held-out loss and bytes'
+set title 'held-out loss and bytes (grey: exact)'
+unset key
 set xlabel 'MB that a node has sent'
 set ylabel 'loss, nats a byte'
 set format y '%.2f'
 plot {", ".join(by_bytes)}
 set datafile separator
-set key bottom right
-set title 'reckoned time to the same loss (exact BF16: 1)'
+set title 'reckoned time to the same loss'
 set xlabel 'Gbit/s of a link'
-set ylabel 'time'
+set ylabel "time, part of exact BF16's"
 set logscale x
 set yrange [0:*]
 set xtics (1, 10, 25, 100)
