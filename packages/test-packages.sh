@@ -17,13 +17,17 @@ fail()
     failed=1
 }
 
+export NB_URL=https://nibble.invalid NB_MAINTAINER="A Person <person@nibble.invalid>"
 deb=$(sh "$srcdir/packages/deb.sh" --built "$builddir" "$tmp") || { echo "FAIL: deb.sh"; exit 1; }
 dpkg-deb --contents "$deb" >"$tmp/contents"
+[ "$(dpkg-deb -f "$deb" Homepage) $(dpkg-deb -f "$deb" Maintainer)" = "$NB_URL $NB_MAINTAINER" ] ||
+    fail "the package does not say who publishes it"
 for file in usr/lib/.*/libnccl-net-nibble.so usr/share/nibble/grafana/nibble.json usr/lib/.*/libnibble-codec.so.0.0.0 \
     usr/lib/.*/pkgconfig/nibble-codec.pc usr/include/nibble/codec.h usr/include/nibble/emulate.h \
     usr/share/nibble/python/nibble_codec/cluster.py usr/share/nibble/python/nibble_codec/py.typed \
     usr/share/doc/nibble-nccl/copyright usr/share/doc/nibble-nccl/README.md \
     usr/share/doc/nibble-nccl/docs/operators.md \
+    usr/share/doc/nibble-nccl/docs/glossary.md \
     usr/share/man/man7/nibble.7.gz usr/share/bash-completion/completions/nibble-perf \
     $(for tool in ${NB_TOOLS:?run me by make check}; do echo "usr/bin/${tool##*/} usr/share/man/man1/${tool##*/}.1.gz"; done); do
     grep -q " root/root .* \./$file\$" "$tmp/contents" || fail "not in the package: $file"

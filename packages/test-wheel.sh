@@ -19,6 +19,7 @@ fail()
     failed=1
 }
 
+export NB_URL=https://nibble.invalid NB_MAINTAINER="A Person <person@nibble.invalid>"
 wheel=$(NB_PYTHON=$python sh "$srcdir/packages/wheel.sh" --built "$builddir" "$tmp") || { echo "FAIL: wheel.sh"; exit 1; }
 if grep -q '^#define NB_OLD_GLIBC 1' "$builddir/config.h"; then
     case $wheel in
@@ -33,6 +34,11 @@ export PYTHONPATH="$tmp/site"
 for tool in ${NB_TOOLS:?run me by make check}; do
     "$tmp/site/bin/${tool##*/}" --version >"$tmp/out" 2>&1 || fail "$tool: $(cat "$tmp/out")"
 done
+"$python" -c 'import importlib.metadata, sys
+found = importlib.metadata.metadata("nibble-nccl")
+sys.exit((found["Project-URL"], found["Maintainer-email"], found["License"]) !=
+         ("Homepage, " + sys.argv[1], sys.argv[2], "Apache-2.0"))' "$NB_URL" "$NB_MAINTAINER" ||
+    fail "the wheel does not say who publishes it"
 # Nobody reads on: all end quietly.
 for command in "$python -m nibble_nccl" "$tmp/site/bin/nibble-info --no-speed"; do
     $command 2>"$tmp/err" | :
@@ -43,7 +49,7 @@ done
     fail "more copies of the code: $(find "$tmp/site" -type f -size +200k)"
 "$tmp/site/nibble_nccl/nibble-tools" nibble-info --version | grep -q '^nibble-info [0-9]' ||
     fail "nibble-tools with a tool"
-for file in share/doc/nibble-nccl/docs/operators.md share/man/man7/nibble.7 nibble_codec/py.typed \
+for file in share/doc/nibble-nccl/docs/operators.md share/doc/nibble-nccl/docs/glossary.md share/man/man7/nibble.7 nibble_codec/py.typed \
     nibble_nccl-*.dist-info/LICENSE; do
     # shellcheck disable=SC2086
     [ -s "$tmp"/site/$file ] || [ "${file##*.}" = typed ] || fail "no $file"

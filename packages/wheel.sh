@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Makes a wheel with the plugin, the tools, the library and its Python module, from a release:   packages/wheel.sh nibble-VERSION.tar.xz [FOLDER]
 # or from a built tree:                                                                     packages/wheel.sh --built BUILD-FOLDER [FOLDER]
-# Writes it to FOLDER (default: here), and its name to stdout. NB_CONFIGURE as for deb.sh. Needs gcc, make, binutils, python3.
+# Writes it to FOLDER (default: here), and its name to stdout. NB_CONFIGURE, NB_MAINTAINER and NB_URL
+# as for deb.sh. Needs gcc, make, binutils, python3.
 set -eu
 
 say()
@@ -103,13 +104,15 @@ import nibble_nccl
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and the tool would inherit that
 os.execv(os.path.join(nibble_nccl.FOLDER, "nibble-tools"), ["@NAME@", *sys.argv[1:]])
 '''
+publisher = "".join(f"{field}{os.environ[name]}\n" for field, name in (
+    ("Maintainer-email: ", "NB_MAINTAINER"), ("Project-URL: Homepage, ", "NB_URL")) if os.environ.get(name))
 METADATA = f'''Metadata-Version: 2.1
 Name: nibble-nccl
 Version: {version}
 Summary: NCCL plugin that sends gradients at 4 bits between nodes: plugin, tools, library and Python module
 License: Apache-2.0
 License-File: LICENSE
-Requires-Python: >=3.8
+{publisher}Requires-Python: >=3.8
 Provides-Extra: codec
 Requires-Dist: numpy; extra == "codec"
 
