@@ -80,12 +80,12 @@ START_TEST(a_small_window_stops_who_demands_it)
         c.node[i].params.link_rtt_us = 70000;
     }
     if (_i)
-        setenv("NCCL_BUFFSIZE", "67108864", 1);
+        setenv("NCCL_BUFFSIZE", "134217728", 1);
     connect_all(0);
     unsetenv("NCCL_BUFFSIZE");
     for (int i = 0; i < NODES; i++)
         ck_assert_int_eq(nb_demand_unmet(&c.node[i].ctx), !_i && i == 0);
-    ck_assert_int_eq(capture_has("set NCCL_BUFFSIZE=67108864 (now 4194304) on all ranks"), !_i);
+    ck_assert_int_eq(capture_has("set NCCL_BUFFSIZE=134217728 (now 4194304) on all ranks"), !_i);
 }
 END_TEST
 

@@ -292,20 +292,21 @@ static struct nb_reckoning reckon_distant(double rtt, double buffer, uint32_t mb
 START_TEST(distance)
 {
     const struct nb_reckoning small = reckon_distant(0.07, 4 * MIB, 10000),
-                              large = reckon_distant(0.07, 64 * MIB, 10000),
-                              near = reckon_distant(0, 64 * MIB, 10000);
+                              large = reckon_distant(0.07, 128 * MIB, 10000),
+                              near = reckon_distant(0, 4 * MIB, 100000),
+                              fast = reckon_distant(0.07, 128 * MIB, 100000);
     const struct nb_params *p = nb_params_defaults();
     char text[512];
 
-    ck_assert(nb_reckon_buffer(10000, 0.07) == 64 * MIB && nb_reckon_buffer(10000, 0.01) == 8 * MIB);
-    ck_assert(nb_reckon_buffer(100000, 0.2) == 128 * MIB); /* the most */
-    ck_assert(nb_reckon_buffer(10000, 0) == 0 && nb_reckon_buffer(1000, 0.001) == 0);
+    ck_assert(nb_reckon_buffer(0.07) == 128 * MIB && nb_reckon_buffer(0) == 0);
+    ck_assert(nb_reckon_unit(0) == 0 && nb_reckon_unit(50000) == 0);
+    ck_assert(nb_reckon_unit(100000) == 262144 && nb_reckon_unit(1e9) == MIB);
     ck_assert(nb_reckon_never(&small, NB_FUNC_ALL_REDUCE, 2));
-    ck_assert_uint_eq(nb_reckon_buffer_needed(&small, NB_FUNC_ALL_REDUCE), 64 << 20);
+    ck_assert_uint_eq(nb_reckon_buffer_needed(&small, NB_FUNC_ALL_REDUCE), 128 << 20);
     nb_reckon_text(&small, NB_FUNC_ALL_REDUCE, text, sizeof(text));
-    ck_assert_msg(strstr(text, "(NCCL_BUFFSIZE=67108864 would change that)"), "%s", text);
+    ck_assert_msg(strstr(text, "(NCCL_BUFFSIZE=134217728 would change that)"), "%s", text);
     nb_reckon_window_text(&small, text, sizeof(text));
-    ck_assert_msg(strstr(text, "set NCCL_BUFFSIZE=67108864 (now 4194304)"), "%s", text);
+    ck_assert_msg(strstr(text, "set NCCL_BUFFSIZE=134217728 (now 4194304) on"), "%s", text);
     nb_reckon_facts_text(&small, text, sizeof(text));
     ck_assert_msg(strstr(text, "links of 10 Gbit/s and a round trip of 70 ms with codec avx512"), "%s", text);
     ck_assert(!nb_reckon_never(&large, NB_FUNC_ALL_REDUCE, 2));
@@ -314,6 +315,10 @@ START_TEST(distance)
     ck_assert_str_eq(text, "");
     nb_reckon_window_text(&near, text, sizeof(text));
     ck_assert_str_eq(text, "");
+    nb_reckon_window_text(&fast, text, sizeof(text));
+    ck_assert_str_eq(text,
+                     "messages are too short for links of 100 Gbit/s: set NIBBLE_UNIT_BYTES=262144 (now "
+                     "131072) on all ranks");
     /* Reduce-scatters go directly, and gain with NCCL's usual buffers, too. */
     ck_assert(!nb_reckon_never(&small, NB_FUNC_REDUCE_SCATTER, 2));
     ck_assert(!nb_policy_declines(p, &small, text, sizeof(text)));
@@ -344,11 +349,12 @@ START_TEST(sites)
     nb_reckon_facts_text(&r, text, sizeof(text));
     ck_assert_msg(strstr(text, "links of 400 Gbit/s, 2 Gbit/s from each of 2 sites with codec avx512"), "%s",
                   text);
-    /* The path between sites sets the buffers, too. */
+    /* The path between sites sets the units, too. */
     group.rtt = 0.07;
     nb_reckon(&facts, &group, &r);
     nb_reckon_window_text(&r, text, sizeof(text));
-    ck_assert_msg(strstr(text, "for links of 2 Gbit/s and a round trip of 70 ms: set NCCL_BUFFSIZE=8388608"),
+    ck_assert_msg(strstr(text, "for links of 2 Gbit/s and a round trip of 70 ms: set NCCL_BUFFSIZE=134217728 "
+                               "(now 4194304) on"),
                   "%s", text);
 }
 END_TEST

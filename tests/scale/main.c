@@ -25,7 +25,7 @@ struct options {
     bool func[NB_FUNC_COUNT], schedule[4];
     double gbps, latency, message, codec, queue, tolerance, bytes, chunk, channels, unit, credits, group,
         ratio, rtt, buffer, sites, trunk, near;
-    bool raw, memory, late, whole, csv;
+    bool raw, memory, late, whole, csv, advised;
     struct scale_settings set;
 };
 
@@ -55,6 +55,8 @@ static const char help[] =
     "  --near-us X        latency of a hop within a site (default 10)\n"
     "  --buffer SIZE      NCCL_BUFFSIZE, instead of --chunk: the chunk as NCCL's rule and the tuner choose "
     "it\n"
+    "  --advised          NCCL_BUFFSIZE and NIBBLE_UNIT_BYTES as the line at connect recommends them, with "
+    "--rtt-us\n"
     "  --queue SIZE       that a connection takes before it arrives (default 1M, or twice the bytes on the "
     "way\n"
     "                     of a round trip if that is more)\n"
@@ -125,7 +127,7 @@ static bool parse(int argc, char **argv, struct options *o)
         {"group", 1, NULL, 0},      {"queue", 1, NULL, 0},      {"tolerance", 1, NULL, 0},
         {"rtt-us", 1, NULL, 0},     {"buffer", 1, NULL, 0},     {"sites", 1, NULL, 0},
         {"trunk-gbps", 1, NULL, 0}, {"near-us", 1, NULL, 0},    {"help", 0, NULL, 'h'},
-        {NULL, 0, NULL, 0}};
+        {"advised", 0, NULL, 'a'},  {NULL, 0, NULL, 0}};
     const struct {
         const char *name;
         double *to;
@@ -153,6 +155,7 @@ static bool parse(int argc, char **argv, struct options *o)
         case 'l': o->late = true; break;
         case 'm': o->memory = true; break;
         case 'c': o->csv = true; break;
+        case 'a': o->advised = true; break;
         case 'h': fputs(help, stdout); exit(0);
         case 0:
             for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++)
@@ -187,6 +190,10 @@ static void settle(struct options *o)
     struct scale_settings *s = &o->set;
     const double speed = 1e9 * o->codec;
 
+    if (o->advised) {
+        o->buffer = nb_reckon_buffer(1e-6 * o->rtt);
+        o->unit = nb_reckon_unit(1000 * o->gbps);
+    }
     s->coded = !o->raw;
     s->bytes = (size_t)o->bytes;
     s->chunk = (size_t)o->chunk;

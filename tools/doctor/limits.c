@@ -186,7 +186,7 @@ void check_distance(struct doctor *d)
     size_t name;
     const bool stated = !nb_params_site(d->params->site, &name, &trunk) && trunk > 0;
     const double path = stated && trunk < d->facts.mbps ? trunk : d->facts.mbps;
-    const double needed = nb_reckon_buffer(path, rtt);
+    const double needed = nb_reckon_buffer(rtt), unit = nb_reckon_unit(path);
 
     if (rtt <= 0 || d->facts.mbps == 0)
         return;
@@ -195,6 +195,11 @@ void check_distance(struct doctor *d)
         socket_buffers(d, "tcp_wmem", ceil(2 * 1e6 / 8 * d->facts.mbps * rtt / streams));
         pauses(d);
     }
+    if (unit > (double)d->params->unit_bytes) {
+        say(&d->report, STATUS_WARNING, "distance", NULL, "messages are too short for %.4g Gbit/s",
+            path / 1e3);
+        say_remedy(&d->report, "export NIBBLE_UNIT_BYTES=%.0f on all ranks", unit);
+    }
     if (needed <= have) {
         say(&d->report, STATUS_OK, "distance", NULL, "NCCL_BUFFSIZE keeps enough bytes in flight");
         return;
@@ -202,5 +207,6 @@ void check_distance(struct doctor *d)
     say(&d->report, STATUS_WARNING, "distance", NULL,
         "NCCL keeps too few bytes in flight for %.4g Gbit/s and a round trip of %.4g ms", path / 1e3,
         1e3 * rtt);
-    say_remedy(&d->report, "export NCCL_BUFFSIZE=%.0f on all ranks", needed);
+    say_remedy(&d->report, "export NCCL_BUFFSIZE=%.0f on all ranks, or an eighth of the largest operation",
+               needed);
 }

@@ -96,8 +96,8 @@ mkdir -p "$tmp/machine/proc/sys/net/ipv4"
     say warning 'net.ipv4.tcp_wmem: at most 4194304 bytes; a socket needs 87500000'
     say warning 'after each pause TCP starts slowly again'
     say warning 'NCCL keeps too few bytes in flight for 10 Gbit/s and a round trip of 70 ms'
-    say warning 'all-reduce: BF16 and FP16 raw: NCCL.s buffers are too small .*NCCL_BUFFSIZE=67108864 would'
-    export NCCL_BUFFSIZE=67108864; look --nodes 4; say ok 'NCCL_BUFFSIZE keeps enough bytes in flight'
+    say warning 'all-reduce: BF16 and FP16 raw: NCCL.s buffers are too small .*NCCL_BUFFSIZE=134217728 would'
+    export NCCL_BUFFSIZE=134217728; look --nodes 4; say ok 'NCCL_BUFFSIZE keeps enough bytes in flight'
     say ok 'all-reduce: gradients quantized'; exit $failed) || failed=1
 # Where only FP32 is coded, that is no success. The settings count in the size from which on, and before --gbps.
 (export NIBBLE_LINK_MBPS=25000 NIBBLE_CODEC_VARIANT=avx2 NIBBLE_HOST_THREADS=0 NIBBLE_MIN_BYTES=16777216; look --nodes 4 --gbps 1

@@ -49,17 +49,16 @@ static void table(const struct nb_reckon_nodes *group, const double *gbps, int l
     printf("\n");
 }
 
-/* Print the NCCL_BUFFSIZE that each rate needs at the group's round trip. */
+/* Print the recommended settings at the group's round trip. */
 static void buffers(const struct nb_reckon_nodes *group, const double *gbps, int links)
 {
-    printf("\nround trip of %.4g ms, NCCL_BUFFSIZE=%.0f; recommended:", 1e3 * group->rtt, group->buffer);
+    printf("\nround trip of %.4g ms, NCCL_BUFFSIZE=%.0f; recommended: %.0f", 1e3 * group->rtt, group->buffer,
+           nb_reckon_buffer(group->rtt));
     for (int i = 0; i < links; i++) {
-        const double needed = nb_reckon_buffer(nb_reckon_path(group, 1000 * gbps[i]), group->rtt);
+        const double unit = nb_reckon_unit(nb_reckon_path(group, 1000 * gbps[i]));
 
-        if (needed > 0)
-            printf("%s %.0f at %g Gbit/s", i ? "," : "", needed, gbps[i]);
-        else
-            printf("%s NCCL's default at %g Gbit/s", i ? "," : "", gbps[i]);
+        if (unit > group->unit)
+            printf(", and NIBBLE_UNIT_BYTES=%.0f at %g Gbit/s", unit, gbps[i]);
     }
     printf("\n");
 }

@@ -88,7 +88,7 @@ void nb_facts_log(const struct nb_coll_comm *comm)
     const struct nb_reckoning *r = &comm->reckoning;
     const struct nb_params *p = comm->ctx->params;
     const char *what = what_is_reckoned(p);
-    char text[2][400] = {"as NIBBLE_RS says", "as NIBBLE_AR says"}, facts[128], window[300];
+    char text[2][400] = {"as NIBBLE_RS says", "as NIBBLE_AR says"}, facts[128], window[400];
 
     nb_reckon_distance_text(r, window, sizeof(window));
     if (*window)

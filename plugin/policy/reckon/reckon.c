@@ -32,11 +32,10 @@
 #define PROMISE 1.1
 
 #define BUFFER (NB_RECKON_BUFFER_MIB * MIB)
-/* The largest buffer that is worth its memory on a GPU: NCCL takes it twice for each of 8 channels. */
-#define BUFFER_MOST (128 * MIB)
 /* NCCL's usual chunk where many operations are small, and its channels. */
 #define CHUNK 131072.0
 #define CHANNELS 8.0
+#define UNIT (128 * KIB) /* default of NIBBLE_UNIT_BYTES */
 #define CHUNK_STEP 65536.0
 
 #define WORKERS_MOST 6u /* that an engine's thread can keep busy (device/host/cores.c) */
@@ -104,17 +103,20 @@ double nb_reckon_chunk(double bytes, double channels)
     return CHUNK_STEP * ceil(bytes / (NB_COST_STEPS * channels * CHUNK_STEP));
 }
 
-double nb_reckon_buffer(double mbps, double rtt)
+double nb_reckon_buffer(double rtt)
 {
-    const double flight = 1e6 / 8 * mbps * rtt / nb_cost_usual_ratio(NB_FUNC_ALL_REDUCE, 2);
-    double buffer = BUFFER;
+    return rtt > 0 ? LARGEST / CHANNELS : 0;
+}
 
-    /* Below this a whole operation of 64 chunks of the default buffer waits for less than it takes. */
-    if (rtt <= 0 || flight <= CHANNELS * BUFFER)
-        return 0;
-    while (buffer < flight / CHANNELS && buffer < BUFFER_MOST)
-        buffer *= 2;
-    return buffer;
+double nb_reckon_unit(double mbps)
+{
+    const double ratio = nb_cost_usual_ratio(NB_FUNC_ALL_REDUCE, 2), link = 1e6 / 8 * mbps;
+    double unit = UNIT;
+
+    /* A node sends and gets a message in the time of one, with a quarter of it to spare. */
+    while (unit < MIB && 1.3 * 2 * MESSAGE > ratio * unit / link)
+        unit *= 2;
+    return unit > UNIT ? unit : 0;
 }
 
 double nb_reckon_hop(const struct nb_reckoning *r, enum nb_func func, double value, bool coded, double block)
@@ -429,7 +431,7 @@ static uint64_t buffer_needed(const struct nb_reckon_facts *facts, const struct 
     const struct nb_cost_machine f = nb_reckon_machine(facts, value);
     struct nb_reckon_nodes more = *g;
 
-    more.buffer = nb_reckon_buffer(nb_reckon_path(g, facts->mbps), g->rtt);
+    more.buffer = nb_reckon_buffer(g->rtt);
     if (more.buffer <= buffer_of(g) || pays_from(&f, &more, func, value) == NB_RECKON_NEVER)
         return 0;
     return (uint64_t)more.buffer;
@@ -548,17 +550,26 @@ void nb_reckon_distance_text(const struct nb_reckoning *r, char *out, size_t cap
 
 void nb_reckon_window_text(const struct nb_reckoning *r, char *out, size_t cap)
 {
-    const double path = nb_reckon_path(&r->group, r->facts.mbps);
-    const double needed = nb_reckon_buffer(path, r->group.rtt), have = buffer_of(&r->group);
+    const double path = nb_reckon_path(&r->group, r->facts.mbps), unit = nb_reckon_unit(path);
+    const double needed = nb_reckon_buffer(r->group.rtt), have = buffer_of(&r->group);
+    const bool more = r->group.rtt > 0 && unit > r->group.unit;
+    char units[80] = "", rate[48] = "";
 
     *out = '\0';
+    if (more)
+        snprintf(units, sizeof(units), "NIBBLE_UNIT_BYTES=%.0f (now %.0f)", unit, r->group.unit);
+    if (path > 0)
+        snprintf(rate, sizeof(rate), " links of %.4g Gbit/s and", path / 1e3);
     if (needed > have)
-        snprintf(
-            out, cap,
-            "NCCL keeps too few bytes in flight for links of %.4g Gbit/s and a round trip of %.4g ms: set "
-            "NCCL_BUFFSIZE=%.0f (now %.0f) on all ranks, which takes about %.1f GiB of each GPU for a "
-            "communicator",
-            path / 1e3, 1e3 * r->group.rtt, needed, have, 2 * CHANNELS * needed / (1024 * MIB));
+        snprintf(out, cap,
+                 "NCCL keeps too few bytes in flight for%s a round trip of %.4g ms: set NCCL_BUFFSIZE=%.0f "
+                 "(now %.0f)%s%s on all ranks, which takes about %.1f GiB of each GPU for a communicator. An "
+                 "eighth of the largest operation suffices",
+                 rate, 1e3 * r->group.rtt, needed, have, more ? " and " : "", units,
+                 2 * CHANNELS * needed / (1024 * MIB));
+    else if (more)
+        snprintf(out, cap, "messages are too short for links of %.4g Gbit/s: set %s on all ranks", path / 1e3,
+                 units);
 }
 
 void nb_reckon_text(const struct nb_reckoning *r, enum nb_func func, char *out, size_t cap)

@@ -327,9 +327,13 @@ void nb_reckon_window_text(const struct nb_reckoning *r, char *out, size_t cap);
 
 /* The parts of the reckoning, for nibble-model and tests. */
 
-/* Return NCCL's buffer of a channel (NCCL_BUFFSIZE) in bytes that keeps links of this rate and round trip
- * busy with coded BF16. The most that is recommended is 128 MiB. 0: NCCL's default suffices. */
-double nb_reckon_buffer(double mbps, double rtt);
+/* Return the recommended NCCL_BUFFSIZE between distant nodes, with which 1 GiB is in flight as a whole. NCCL
+ * walks through a reduce-scatter block by block, so that links are idle at any rate and round trip unless all
+ * blocks are in flight. 0: the nodes are near. */
+double nb_reckon_buffer(double rtt);
+/* Return the recommended NIBBLE_UNIT_BYTES on links of this rate, where smaller messages would keep a
+ * processor longer than the link. 0: the default suffices. */
+double nb_reckon_unit(double mbps);
 /* Return the rate of the slowest link between two nodes of a group, in Mbit/s. */
 double nb_reckon_path(const struct nb_reckon_nodes *group, double mbps);
 /* Return the chunk of an operation of `bytes` bytes in all, on `channels` channels: between distant nodes a
