@@ -584,7 +584,7 @@ END_TEST
 /* Decide on a sum of the key, as classification does, and deliver it. */
 static unsigned repeated_sum(uint64_t key, const float *value)
 {
-    const int repeats = nb_causal_repeats(f, key);
+    const int repeats = nb_causal_repeats(f, key, 1);
 
     sum(key, value);
     return repeats != 0;

@@ -119,6 +119,8 @@ struct key {
     unsigned came_at;  /* and the changes of this weight block until then, plus 1 */
     uint64_t repeated; /* the last step in which a sum came although its weight block had not changed, plus 1.
                           0: none */
+    int came_given;    /* 1: the sum that came last was given it */
+    unsigned unlike;   /* came_at when several sums came last for which it was predicted. 0: never */
     struct pair *pair; /* [NB_CAUSAL_WEIGHT_BLOCKS] */
 };
 
@@ -238,7 +240,7 @@ static int key_of(struct nb_causal *f, uint64_t name)
     clear_key(victim);
     victim->of = nobody;
     victim->came_at = 0;
-    victim->repeated = 0;
+    victim->repeated = victim->unlike = 0;
     victim->name = name;
     victim->used = ++f->now;
     return (int)(victim - f->key);
@@ -679,13 +681,23 @@ unsigned nb_causal_place(struct nb_causal *f)
     return f->place++;
 }
 
-int nb_causal_repeats(struct nb_causal *f, uint64_t name)
+/* A sum that is unlike its predicted buffer may have come by chance. It counts from the second change in a
+ * row on. */
+static void note_repeat(const struct nb_causal *f, struct key *k, int given)
+{
+    if (given || k->unlike + 1 == k->came_at)
+        k->repeated = f->step + 1;
+    k->unlike = k->came_at;
+}
+
+int nb_causal_repeats(struct nb_causal *f, uint64_t name, int given)
 {
     for (struct key *k = f->key; name && k < f->key + NB_CAUSAL_BUFFERS; k++) {
         if (k->name != name || k->best < 0)
             continue;
         if (k->came_for == k->best && k->came_at == f->weight_block[k->best].changes + 1)
-            k->repeated = f->step + 1;
+            note_repeat(f, k, given && k->came_given);
+        k->came_given = given;
         k->came_for = k->best;
         k->came_at = f->weight_block[k->best].changes + 1;
         return repeats(f, k);

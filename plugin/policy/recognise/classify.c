@@ -282,6 +282,12 @@ static uint64_t guess_of(uint64_t signature, uint64_t predicted)
     return predicted ? nb_mix(signature + 1, predicted) | 1 : 0;
 }
 
+/* Return the field's name for a buffer, or 0 for none. */
+static uint64_t key_of(uint64_t signature, uint64_t buffer)
+{
+    return buffer ? nb_mix(~signature, buffer) | 1 : 0;
+}
+
 /* Store the names under which the sum's field knows the buffer of a reduce-scatter: its place in the step,
  * then the buffers that identity states and predicts. */
 static void name_keys(const struct nb_class_op *op, struct nb_causal *field, uint64_t key[NB_CAUSAL_NAMES])
@@ -289,7 +295,7 @@ static void name_keys(const struct nb_class_op *op, struct nb_causal *field, uin
     const uint64_t signature = signature_of(op);
 
     key[0] = nb_mix(signature, nb_causal_place(field)) | 1;
-    key[1] = op->buffer ? nb_mix(~signature, op->buffer) | 1 : 0;
+    key[1] = key_of(signature, op->buffer);
     key[NB_CAUSAL_GUESS] = guess_of(signature, op->predicted);
 }
 
@@ -335,19 +341,19 @@ static int is_usual_size(struct nb_sizes *s, float size)
 
 /* Return 1 when the weights follow the sums of this buffer.
  *
- * A sum that is far larger or smaller than all sums of its signature proves nothing: the job may have lent
- * the memory to another sum. A buffer that has met the weights often enough is judged by itself, where its
- * memory is usual or its prediction has come true of late. Another sum (its buffer is unknown, new, or only
- * its content names it) may be any sum that the job makes in the gradients' place. Its place in the step, or
- * the fact that all sums of the field move weights, vouches for it only when it comes from memory that
- * gradients usually come from, and does not contradict a prediction that has come true of late. A place
- * without any word from identity has to move its weight block clearly. */
+ * A sum that is far larger or smaller than all sums of its signature, or unlike its predicted buffer, proves
+ * nothing: the job may have lent the memory to another sum. A buffer that has met the weights often enough is
+ * judged by itself, where its memory is usual or its prediction has come true of late. Another sum (its
+ * buffer is unknown, new, or only its content names it) may be any sum that the job makes in the gradients'
+ * place. Its place in the step, or the fact that all sums of the field move weights, vouches for it only when
+ * it comes from memory that gradients usually come from. A place without any word from identity has to move
+ * its weight block clearly. */
 static int moves(const struct nb_class_op *op, const struct nb_causal *field,
                  const uint64_t key[NB_CAUSAL_NAMES], int repeats, int usual_memory, int usual_size)
 {
     const int certain = key[NB_CAUSAL_GUESS] && nb_causal_certain(field, key[NB_CAUSAL_GUESS]);
 
-    if (!usual_size)
+    if (!usual_size || op->unlike)
         return 0;
     if (repeats) /* only the place in the step tells these sums apart */
         return (usual_memory || !op->found) && nb_causal_proved(field, key[0]);
@@ -356,8 +362,6 @@ static int moves(const struct nb_class_op *op, const struct nb_causal *field,
             return (usual_memory || certain) && (nb_causal_proved(field, key[1]) || place_agrees(field, key));
     }
     if (!usual_memory)
-        return 0;
-    if (op->unlike)
         return 0;
     if (nb_causal_explained(field) >= EXPLAINED)
         return 1;
@@ -376,7 +380,9 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_
         if (field) {
             int repeats;
             name_keys(op, field, key);
-            repeats = nb_causal_repeats(field, key[1]);
+            /* A sum that is unlike its predicted buffer takes this buffer's place, too. */
+            repeats = nb_causal_repeats(
+                field, op->predicted ? key_of(signature_of(op), op->predicted) : key[1], key[1] != 0);
             k = nb_class_key_of(c, s->own, key[NB_CAUSAL_GUESS] && !repeats ? key[NB_CAUSAL_GUESS] : key[0]);
             if (moves(op, field, key, repeats, usual_memory, is_usual_size(&k->sizes, size)))
                 return NB_WHY_MOVES;

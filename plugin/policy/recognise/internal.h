@@ -140,10 +140,11 @@ unsigned nb_causal_positions(const struct nb_causal *field);
  * the order of operations. */
 unsigned nb_causal_place(struct nb_causal *field);
 
-/* Note that a sum of this buffer is decided on, in the order of operations. Return 1 when this one or another
- * one of late came although the buffer's weight block had not changed since the sum before, as in a second
- * backward pass. Then a proof of the buffer may hold for some of its sums only. */
-int nb_causal_repeats(struct nb_causal *field, uint64_t name);
+/* Note that a sum for which this buffer is predicted is decided on, in the order of operations. Return 1 when
+ * this one or another one of late came although the buffer's weight block had not changed since the sum
+ * before, as in a second backward pass. Then a proof of the buffer may hold for some of its sums only.
+ * `given`: identity has found the sum to be this buffer's. */
+int nb_causal_repeats(struct nb_causal *field, uint64_t name, int given);
 
 /* Note a delivered sum, in the order of operations. A name of 0 is absent. */
 void nb_causal_sum(struct nb_causal *field, const uint64_t names[NB_CAUSAL_NAMES],
