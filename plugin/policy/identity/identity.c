@@ -285,19 +285,13 @@ static uint64_t steps_of(const struct nb_sig *s)
 
 /* Give the tracked buffer out. */
 static struct nb_identity_decision give(struct nb_identity *id, struct nb_sig *s, uint32_t at,
-                                        uint64_t geometry, enum nb_identity_reason reason,
-                                        const struct nb_fit *fit)
+                                        uint64_t geometry, enum nb_identity_reason reason)
 {
     struct nb_tracked_buffer *tracked = nb_tracked_at(&id->buffers, at);
     struct nb_identity_decision d = {.tracked = at, .buffer = buffer_of(id, at), .reason = reason};
 
     d.empty =
         !tracked->filled || tracked->geometry != geometry || steps_of(s) - tracked->used_round > ERROR_LIFE;
-    if (fit) {
-        d.score = fit->best_tracked == at ? fit->best : fit->own;
-        d.second = fit->best_tracked == at ? fit->after : fit->other;
-    }
-    id->stats.emptied += (uint64_t)d.empty;
     tracked->filled = 1;
     tracked->geometry = geometry;
     tracked->used_round = steps_of(s);
@@ -305,15 +299,9 @@ static struct nb_identity_decision give(struct nb_identity *id, struct nb_sig *s
     return d;
 }
 
-static struct nb_identity_decision refuse(enum nb_identity_reason reason, const struct nb_fit *fit)
+static struct nb_identity_decision refuse(enum nb_identity_reason reason)
 {
-    struct nb_identity_decision d = {.tracked = -1, .reason = reason};
-
-    if (fit) {
-        d.score = fit->own;
-        d.second = fit->other;
-    }
-    return d;
+    return (struct nb_identity_decision){.tracked = -1, .reason = reason};
 }
 
 /* Decide when only one tracked buffer is possible. Its content then has a veto only when it is suddenly
@@ -330,19 +318,19 @@ static struct nb_identity_decision alone(struct nb_identity *id, struct nb_sig *
         /* the gradients changed, but not the buffer */
         if (!contradicted(id, &fit, at) && is_certain(id, at)) {
             nb_set_learn(&id->buffers, &s->set, at, p);
-            return give(id, s, at, geometry, NB_ID_CERTAIN, &fit);
+            return give(id, s, at, geometry, NB_ID_CERTAIN);
         }
         if (++tracked->misses >= SUSPECT_AFTER) {
             nb_set_unlearn(&id->buffers, &s->set, at);
             tracked->suspect = 1;
         }
-        return refuse(NB_ID_MISMATCH, NULL);
+        return refuse(NB_ID_MISMATCH);
     }
     if (p)
         nb_set_learn(&id->buffers, &s->set, at, p);
     if (tracked->suspect && tracked->profiles < NB_TRACKED_MATURE)
-        return refuse(NB_ID_LEARNING, NULL);
-    return give(id, s, at, geometry, reason, NULL);
+        return refuse(NB_ID_LEARNING);
+    return give(id, s, at, geometry, reason);
 }
 
 static uint64_t key_id(const struct nb_key *k)
@@ -366,12 +354,12 @@ static struct nb_identity_decision by_address(struct nb_identity *id, struct nb_
     struct nb_fit fit;
 
     if (!settled_now)
-        return refuse(NB_ID_LEARNING, NULL);
+        return refuse(NB_ID_LEARNING);
     if (at == NB_TRACKED_NONE)
-        return refuse(NB_ID_FULL, NULL);
+        return refuse(NB_ID_FULL);
     id->predicted = at;
     if (!p)
-        return give(id, s, at, geometry, NB_ID_ADDRESS, NULL);
+        return give(id, s, at, geometry, NB_ID_ADDRESS);
     /* Buffers of one size may hand memory round. The data have a veto where another tracked buffer fits and
      * this one does not. */
     if (s->set.n > 1 && s->set.mature == s->set.n && !id->config.trust_prediction) {
@@ -383,7 +371,7 @@ static struct nb_identity_decision by_address(struct nb_identity *id, struct nb_
                 change_mode(id, s, MODE_NONE);
                 s->unstable = s->view.rounds;
             }
-            return refuse(NB_ID_MISMATCH, &fit);
+            return refuse(NB_ID_MISMATCH);
         }
     }
     return alone(id, s, at, p, geometry, NB_ID_ADDRESS);
@@ -399,14 +387,14 @@ static struct nb_identity_decision by_turn(struct nb_identity *id, struct nb_sig
     struct nb_fit fit;
 
     if (turn == NB_NONE)
-        return refuse(NB_ID_LEARNING, NULL);
+        return refuse(NB_ID_LEARNING);
     if (at == NB_TRACKED_NONE)
-        return refuse(NB_ID_FULL, NULL);
+        return refuse(NB_ID_FULL);
     id->predicted = at;
     if (p && s->set.n > 1 && s->set.mature == s->set.n && !id->config.trust_prediction) {
         fit = nb_set_fit(&id->buffers, &s->set, at, p);
         if (fit.own < SCORE_LEAST && contradicted(id, &fit, at))
-            return refuse(NB_ID_MISMATCH, &fit);
+            return refuse(NB_ID_MISMATCH);
     }
     return alone(id, s, at, p, geometry, NB_ID_TURN);
 }
@@ -419,7 +407,7 @@ static struct nb_identity_decision by_bucket(struct nb_identity *id, struct nb_s
     const uint32_t at = nb_set_find(&id->buffers, &s->set, key_id(k), 1);
 
     if (at == NB_TRACKED_NONE)
-        return refuse(NB_ID_FULL, NULL);
+        return refuse(NB_ID_FULL);
     return alone(id, s, at, p, geometry, NB_ID_ADDRESS);
 }
 
@@ -448,13 +436,13 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_
 
     if (id->config.trust_prediction) {
         if (!tracked)
-            return refuse(NB_ID_UNPREDICTED, NULL);
+            return refuse(NB_ID_UNPREDICTED);
         if (p)
             nb_set_learn(&id->buffers, &s->set, at, p);
-        return give(id, s, at, geometry, NB_ID_VERIFIED, NULL);
+        return give(id, s, at, geometry, NB_ID_VERIFIED);
     }
     if (!p)
-        return refuse(NB_ID_NO_PROFILE, NULL);
+        return refuse(NB_ID_NO_PROFILE);
     fit = nb_set_fit(&id->buffers, &s->set, at, p);
     fits = tracked && fit.own >= SCORE_LEAST && fit.own >= fit.other + SCORE_MARGIN && !has_come(id, s, at);
     if (tracked && tracked->profiles >= LEARN_FREE) {
@@ -473,21 +461,21 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_
         is_certain(id, at)) {
         if (s->shifted != pass) {
             nb_set_learn(&id->buffers, &s->set, at, p);
-            return give(id, s, at, geometry, NB_ID_CERTAIN, &fit);
+            return give(id, s, at, geometry, NB_ID_CERTAIN);
         }
         if (tracked->profiles >= wanted)
-            return refuse(NB_ID_MISMATCH, &fit);
+            return refuse(NB_ID_MISMATCH);
     }
     if (tracked && tracked->profiles < wanted) {
         if (tracked->profiles < LEARN_FREE || (fit.own >= LEARN_LEAST && fit.own >= fit.other))
             nb_set_learn(&id->buffers, &s->set, at, p);
         else if (++tracked->misses >= LEARN_FREE)
             nb_set_unlearn(&id->buffers, &s->set, at);
-        return refuse(NB_ID_LEARNING, &fit);
+        return refuse(NB_ID_LEARNING);
     }
     if (verified) {
         nb_set_learn(&id->buffers, &s->set, at, p);
-        return give(id, s, at, geometry, NB_ID_VERIFIED, &fit);
+        return give(id, s, at, geometry, NB_ID_VERIFIED);
     }
     if (fit.best_tracked != NB_TRACKED_NONE && s->set.mature == s->set.n && s->set.n > 1 &&
         (!tracked || fit.best_tracked == at ||
@@ -495,13 +483,13 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_
         fit.best >= FOUND_LEAST && fit.best >= fit.after + FOUND_MARGIN &&
         !has_come(id, s, fit.best_tracked)) {
         nb_set_learn(&id->buffers, &s->set, fit.best_tracked, p);
-        return give(id, s, fit.best_tracked, geometry, NB_ID_FOUND, &fit);
+        return give(id, s, fit.best_tracked, geometry, NB_ID_FOUND);
     }
     if (!tracked)
-        return refuse(NB_ID_UNPREDICTED, &fit);
+        return refuse(NB_ID_UNPREDICTED);
     if (++tracked->misses >= FORGET_MISSES)
         nb_set_unlearn(&id->buffers, &s->set, at);
-    return refuse(NB_ID_MISMATCH, &fit);
+    return refuse(NB_ID_MISMATCH);
 }
 
 static struct nb_identity_decision by_weight_block(struct nb_identity *id, struct nb_sig *s,
@@ -516,7 +504,7 @@ static struct nb_identity_decision by_weight_block(struct nb_identity *id, struc
     if (expected && (alike == 1 || s->full >= FULL_LEAST)) {
         at = nb_set_find(&id->buffers, &s->set, tracked_id(TRACKED_GATHERED, expected->number), 1);
         if (at == NB_TRACKED_NONE)
-            return refuse(NB_ID_FULL, NULL);
+            return refuse(NB_ID_FULL);
         id->predicted = at;
     }
     if (alike == 1 && s->set.n == 1 && at != NB_TRACKED_NONE) {
@@ -545,11 +533,11 @@ static struct nb_identity_decision by_place(struct nb_identity *id, struct nb_si
     uint32_t at = NB_TRACKED_NONE;
 
     if (id->clock == CLOCK_NONE)
-        return refuse(NB_ID_UNPREDICTED, NULL);
+        return refuse(NB_ID_UNPREDICTED);
     if (usual) {
         at = nb_set_find(&id->buffers, &s->set, tracked_id(TRACKED_PLACE, v->in_round), 1);
         if (at == NB_TRACKED_NONE)
-            return refuse(NB_ID_FULL, NULL);
+            return refuse(NB_ID_FULL);
         id->predicted = at;
         if (v->clean >= (int)CERTAIN_AFTER && s->set.n == 1 && nb_clock_alike(id, parent) <= 1 &&
             nb_clock_in_steps(id, s, MOST_STEPS)) {
@@ -651,6 +639,5 @@ void nb_identity_forget(struct nb_identity *id, uint64_t comm)
 void nb_identity_get_stats(const struct nb_identity *id, struct nb_identity_stats *stats)
 {
     *stats = id->stats;
-    stats->steps = id->round;
     stats->buffers = id->buffers.used;
 }

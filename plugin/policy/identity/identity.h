@@ -127,9 +127,8 @@ struct nb_identity_decision {
      * another geometry, is older than 8 steps, or is learned anew. */
     int empty;
     enum nb_identity_reason reason;
-    float score, second; /* scores of the tracked buffer and of the best other one. 0 where not compared */
-    uint64_t passes;     /* passes in which its signature was called so far. 0: unknown */
-    uint64_t cycles;     /* of named sums on its communicator. 0: unknown */
+    uint64_t passes; /* passes in which its signature was called so far. 0: unknown */
+    uint64_t cycles; /* of named sums on its communicator. 0: unknown */
 };
 
 /* Decide on a reduction that passes and has begun. `profile` may be NULL. `geometry` is any number that
@@ -143,9 +142,7 @@ void nb_identity_forget(struct nb_identity *id, uint64_t comm);
 
 struct nb_identity_stats {
     uint64_t decided[NB_ID_REASON_COUNT];
-    uint64_t steps;
     uint64_t lost_calls; /* calls that began after their announcement was overwritten */
-    uint64_t emptied;
     uint64_t buffers;
 };
 void nb_identity_get_stats(const struct nb_identity *id, struct nb_identity_stats *stats);

@@ -57,13 +57,12 @@ struct nb_book {
 
 struct nb_book_match {
     struct nb_sample *found; /* the entry that this content continues, or NULL */
-    float likeness;          /* best correlation with any entry. -1: there was no entry to compare with */
     int changed;             /* 1: found, with different bits */
     int varies;              /* 0: all samples are equal, which is no evidence */
 };
 
-/* Look the n samples up and note them. Return found NULL and likeness -1 for fewer than two samples, for
- * samples that are not finite, and without memory for the book. */
+/* Look the n samples up and note them. Return found NULL for fewer than two samples, for samples that are not
+ * finite, and without memory for the book. */
 struct nb_book_match nb_book_find(struct nb_book *book, const float *samples, unsigned n);
 /* Forget all samples and free the memory. */
 void nb_book_clear(struct nb_book *book);

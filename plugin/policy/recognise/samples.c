@@ -138,7 +138,7 @@ static struct nb_sample *make_room(struct nb_book *book)
 
 struct nb_book_match nb_book_find(struct nb_book *book, const float *samples, unsigned n)
 {
-    struct nb_book_match look = {.likeness = -1.0f};
+    struct nb_book_match look = {0};
     float value[NB_CLASSIFY_SAMPLES];
     uint64_t hash;
     int varies = n >= 2 && samples ? normalise(samples, n, value, &hash) : -1;
@@ -155,8 +155,6 @@ struct nb_book_match nb_book_find(struct nb_book *book, const float *samples, un
             unsigned i = (book->hint + k) % NB_BOOK_ENTRIES;
             struct nb_sample *e = &book->entry[i];
             float likeness = e->last ? dot(value, e->value) : -1.0f;
-            if (likeness > look.likeness)
-                look.likeness = likeness;
             if (likeness >= NB_SAME_CONTENT) {
                 look.found = e;
                 book->hint = (i + 1) % NB_BOOK_ENTRIES;
