@@ -26,13 +26,13 @@
  *         (address_prevails)
  *     (3) 4 passes and 16 operations in a row without a predicted weight block
  *     (4) 2 passes and 8 operations in a row with a predicted weight block
- *     and from any mode back to NONE, in by_address: content contradicts a buffer 3 times
+ *     and from ADDRESS back to NONE: content contradicts a buffer 3 times
  *
  * In a mode, an operation gets its tracked buffer, or none, by the first line that applies:
  *
  *     mode       evidence                                                             result
  *     ADDRESS    the buffer has not come once a step, or not yet                      LEARNING
- *                profile: this tracked buffer does not fit and another does (*)       MISMATCH
+ *                profile: this tracked buffer does not fit and another does           MISMATCH
  *                its profile changes suddenly, and the weights confirm it             CERTAIN
  *                else                                                                 ADDRESS
  *     TURN       the cycle is broken                                                  LEARNING
@@ -41,18 +41,17 @@
  *     WEIGHTS,   only one tracked buffer is possible, its content is as always        SINGLE
  *     PLACE      only one is possible, its content is not                             MISMATCH
  *                no profile                                                           NO_PROFILE
- *                the weights confirm predictions of the tracked buffer (**), and
+ *                the weights confirm predictions of the tracked buffer (*), and
  *                content has contradicted a prediction of this pass                   MISMATCH
- *                the weights confirm predictions (**), without a contradiction        CERTAIN
+ *                the weights confirm predictions (*), without a contradiction         CERTAIN
  *                the predicted tracked buffer has few profiles                        LEARNING
  *                it fits, and it alone (by SCORE_LEAST, SCORE_MARGIN)                 VERIFIED
  *                another one fits much better than all (FOUND_LEAST, FOUND_MARGIN),   FOUND
  *                has not come in this pass, and the predicted one usually fits
  *                else                                                                 MISMATCH, UNPREDICTED
  *
- *     (*)  much better, where the weights confirm predictions of the tracked buffer
- *     (**) nb_identity_config.certain, and the line for VERIFIED does not apply. In WEIGHTS it does not count
- *          while blocks have sent no gradient of late
+ *     (*) nb_identity_config.certain, and the line for VERIFIED does not apply. In WEIGHTS it does not count
+ *         while blocks have sent no gradient of late
  */
 #include "policy/identity/internal.h"
 
@@ -346,27 +345,26 @@ static void forget_key(struct nb_identity *id, struct nb_sig *s, const struct nb
         nb_set_unlearn(&id->buffers, &s->set, at);
 }
 
-static struct nb_identity_decision by_address(struct nb_identity *id, struct nb_sig *s,
-                                              const struct nb_key *k, int settled_now,
-                                              const struct nb_shape *p, uint64_t geometry)
+/* Decide on a sum whose buffer has a name of its own: an address that comes once a step, a turn, or a bucket
+ * of DDP. Name 0 is not known yet. Buffers of one size may hand memory round. So the data have a veto where
+ * they are another tracked buffer's. They have none in a bucket: only its reducer writes to the bucket while
+ * it lives. Another reducer may get the memory later. Then the data change suddenly, or the error has not
+ * been used for long. */
+static struct nb_identity_decision by_name(struct nb_identity *id, struct nb_sig *s, uint64_t name,
+                                           const struct nb_shape *p, uint64_t geometry,
+                                           enum nb_identity_reason reason)
 {
-    uint32_t at = nb_set_find(&id->buffers, &s->set, key_id(k), settled_now);
-    struct nb_fit fit;
+    const uint32_t at = name ? nb_set_find(&id->buffers, &s->set, name, 1) : NB_TRACKED_NONE;
 
-    if (!settled_now)
+    if (!name)
         return refuse(NB_ID_LEARNING);
     if (at == NB_TRACKED_NONE)
         return refuse(NB_ID_FULL);
     id->predicted = at;
-    if (!p)
-        return give(id, s, at, geometry, NB_ID_ADDRESS);
-    /* Buffers of one size may hand memory round. The data have a veto where another tracked buffer fits and
-     * this one does not. */
-    if (s->set.n > 1 && s->set.mature == s->set.n && !id->config.trust_prediction) {
-        fit = nb_set_fit(&id->buffers, &s->set, at, p);
-        if (fit.own < SCORE_LEAST && fit.other >= fit.own + SCORE_MARGIN && fit.other >= SCORE_LEAST &&
-            (contradicted(id, &fit, at) || !is_certain(id, at))) {
-            if (++nb_tracked_at(&id->buffers, at)->misses >= 3) {
+    if (p && !s->bucket && s->set.n > 1 && s->set.mature == s->set.n && !id->config.trust_prediction) {
+        const struct nb_fit fit = nb_set_fit(&id->buffers, &s->set, at, p);
+        if (fit.own < SCORE_LEAST && contradicted(id, &fit, at)) {
+            if (s->mode == MODE_ADDRESS && ++nb_tracked_at(&id->buffers, at)->misses >= 3) {
                 s->violations++;
                 change_mode(id, s, MODE_NONE);
                 s->unstable = s->view.rounds;
@@ -374,41 +372,7 @@ static struct nb_identity_decision by_address(struct nb_identity *id, struct nb_
             return refuse(NB_ID_MISMATCH);
         }
     }
-    return alone(id, s, at, p, geometry, NB_ID_ADDRESS);
-}
-
-/* Decide on a sum with a turn. As with addresses, the data have a veto. */
-static struct nb_identity_decision by_turn(struct nb_identity *id, struct nb_sig *s, uint32_t turn,
-                                           const struct nb_shape *p, uint64_t geometry)
-{
-    const uint32_t at = turn == NB_NONE
-                            ? NB_TRACKED_NONE
-                            : nb_set_find(&id->buffers, &s->set, tracked_id(TRACKED_TURN, turn), 1);
-    struct nb_fit fit;
-
-    if (turn == NB_NONE)
-        return refuse(NB_ID_LEARNING);
-    if (at == NB_TRACKED_NONE)
-        return refuse(NB_ID_FULL);
-    id->predicted = at;
-    if (p && s->set.n > 1 && s->set.mature == s->set.n && !id->config.trust_prediction) {
-        fit = nb_set_fit(&id->buffers, &s->set, at, p);
-        if (fit.own < SCORE_LEAST && contradicted(id, &fit, at))
-            return refuse(NB_ID_MISMATCH);
-    }
-    return alone(id, s, at, p, geometry, NB_ID_TURN);
-}
-
-/* Decide on a bucket of DDP. Only its reducer writes to the buffer while it lives. Another reducer may get
- * the memory later. Then the data change suddenly, or the error has not been used for long. */
-static struct nb_identity_decision by_bucket(struct nb_identity *id, struct nb_sig *s, const struct nb_key *k,
-                                             const struct nb_shape *p, uint64_t geometry)
-{
-    const uint32_t at = nb_set_find(&id->buffers, &s->set, key_id(k), 1);
-
-    if (at == NB_TRACKED_NONE)
-        return refuse(NB_ID_FULL);
-    return alone(id, s, at, p, geometry, NB_ID_ADDRESS);
+    return alone(id, s, at, p, geometry, reason);
 }
 
 /* Return 1 when the block's gradient has already come in this pass of gathers. Then this content only looks
@@ -587,7 +551,7 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
     if (s->bucket) {
         if (nb_set_accepts(&id->buffers, &s->set, profile, &shape))
             usable = &shape;
-        d = by_bucket(id, s, k, usable, geometry);
+        d = by_name(id, s, key_id(k), usable, geometry, NB_ID_ADDRESS);
         d.passes = v->rounds;
         id->stats.decided[d.reason]++;
         return d;
@@ -612,10 +576,13 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
         usable = &shape;
     id->predicted = NB_TRACKED_NONE;
     switch (s->mode) {
-    case MODE_ADDRESS: d = by_address(id, s, k, address, usable, geometry); break;
+    case MODE_ADDRESS: d = by_name(id, s, address ? key_id(k) : 0, usable, geometry, NB_ID_ADDRESS); break;
     case MODE_WEIGHTS: d = by_weight_block(id, s, expected, alike, usable, geometry); break;
     case MODE_PLACE: d = by_place(id, s, v, call->parent, usable, geometry); break;
-    case MODE_TURN: d = by_turn(id, s, call->turn, usable, geometry); break;
+    case MODE_TURN:
+        d = by_name(id, s, call->turn == NB_NONE ? 0 : tracked_id(TRACKED_TURN, call->turn), usable, geometry,
+                    NB_ID_TURN);
+        break;
     case MODE_NONE: d.reason = NB_ID_LEARNING; break;
     }
     if (s->mode != MODE_WEIGHTS && expected)
