@@ -10,10 +10,9 @@
  * Both ends follow these words in the order of the messages, so their slots are equal. A delta names the
  * message in its slot and has a hash, which show that. Where they do not, the receiver asks for the plain
  * message, which both ends then have in the slot. A send of a delta is done when the receiver has confirmed
- * it: NCCL leaves the message's memory alone until then. With NIBBLE_P2P=auto the sender compares the times
- * to these confirmations with the times of plain messages, and sends the faster kind. The receiver states in
- * its handle how many bytes it keeps for the connection, and reserves them. Both ends count their memory
- * apart.
+ * it: NCCL leaves the message's memory alone until then. With NIBBLE_P2P=auto the sender sends deltas while
+ * they are faster (judge.c). The receiver states in its handle how many bytes it keeps for the connection,
+ * and reserves them. Both ends count their memory apart.
  */
 #include "net/tcp/internal.h"
 
@@ -31,15 +30,9 @@
 #define HASH_SEED 0x64656c7461ull
 #define LEAST_BYTES 16384u /* of a message that is looked at */
 #define MOST_BYTES (64u << 20)
-#define SHARE 8u       /* a connection gets this part of the bytes that are left */
-#define MISSES 3u      /* deltas in a row that saved too little, before the slot is given up */
-#define STALE 4u       /* rounds without use after which a slot can be replaced */
-#define PLAIN_LEAST 8u /* plain messages, and deltas, that are measured before a decision */
-#define DELTA_LEAST 16u
-#define ECHO_EVERY 16u  /* plain messages of which one is measured */
-#define PROBE_SHARE 200 /* time of deltas over the time of the plain messages among them */
-#define REST_LEAST 64u  /* rounds without deltas after they did not pay, twice as many each time */
-#define REST_MOST 1024u
+#define SHARE 8u      /* a connection gets this part of the bytes that are left */
+#define MISSES 3u     /* deltas in a row that saved too little, before the slot is given up */
+#define STALE 4u      /* rounds without use after which a slot can be replaced */
 #define TRIAL 32u     /* slots in use until deltas pay again */
 #define AGAIN_MOST 3u /* deltas that failed, before the connection's messages all go plain */
 
@@ -186,11 +179,8 @@ void nb_tcp_deltas_start(struct nb_tcp_send *s, uint64_t granted)
     if (!granted || !nb_tcp_deltas_wanted(s->c.dev))
         return;
     d = calloc(1, sizeof(*d));
-    if (d) {
+    if (d)
         d->granted = granted;
-        d->judge.off = s->c.dev->tcp->net.ctx->params->p2p == NB_P2P_DELTA;
-        d->judge.rounds = REST_LEAST;
-    }
     s->deltas = d;
 }
 
@@ -231,7 +221,7 @@ static uint16_t keep(struct nb_tcp_send *s, struct nb_tcp_place *place, const vo
     struct nb_tcp_slot *slot;
     unsigned n = d->lowest;
 
-    if (d->judge.rounds > REST_LEAST && !d->judge.paid && d->kept >= TRIAL)
+    if (d->judge.rounds > 0 && d->kept >= TRIAL)
         return NB_TCP_PLAIN;
     if (d->slots.bytes + size > d->granted || !take_sent(s->c.dev->tcp, size)) {
         drop_stale(s);
@@ -252,110 +242,23 @@ static uint16_t keep(struct nb_tcp_send *s, struct nb_tcp_place *place, const vo
     return (uint16_t)(NB_TCP_KEEP | n);
 }
 
-/* ---- do deltas pay? ---------------------------------------------------------------------------------- */
-
-/* Note a message of which a confirmation is to come. */
-static void time_message(struct nb_tcp_judge *j, uint32_t seq, uint16_t word, size_t size, int64_t start_ns)
-{
-    if (j->n == NB_TCP_TIMED) { /* its time would be that of others, too */
-        j->n = 0;
-        return;
-    }
-    j->at[(j->first + j->n++) % NB_TCP_TIMED] = (struct nb_tcp_timed){.start_ns = start_ns,
-                                                                      .size = size,
-                                                                      .seq = seq,
-                                                                      .plain = word == NB_TCP_ECHO,
-                                                                      .delta = word >= NB_TCP_DELTA};
-}
-
-static void add_time(struct nb_tcp_speed *speed, unsigned n, double bytes, double ns)
-{
-    if (speed->n >= 4 * DELTA_LEAST) {
-        speed->n /= 2;
-        speed->ns /= 2;
-        speed->bytes /= 2;
-    }
-    speed->n += n;
-    speed->ns += ns;
-    speed->bytes += bytes;
-}
-
-/* Stop deltas that take longer than plain messages. */
-static void decide(struct nb_tcp_send *s)
+/* Note the judgement, and give up all slots where deltas do not pay. */
+void nb_tcp_deltas_confirmed(struct nb_tcp_send *s, uint32_t seq)
 {
     struct nb_tcp_deltas *d = s->deltas;
     struct nb_tcp_judge *j = &d->judge;
-    double plain, delta;
 
-    if (j->plain.n < PLAIN_LEAST || j->delta.n < DELTA_LEAST)
+    if (!j->n || nb_tcp_judge_confirmed(j, seq, nb_clock_ns(s->c.dev->tcp->clock)))
         return;
-    plain = j->plain.ns / j->plain.bytes;
-    delta = j->delta.ns / j->delta.bytes;
-    j->paid = delta < plain;
-    if (j->paid) {
-        j->rounds = REST_LEAST;
-        return;
-    }
     for (unsigned i = 0; i < d->places.n; i++)
         if (d->places.at[i].slot != NB_TCP_NO_SLOT)
             give_up(s, &d->places.at[i]);
-    j->rest = (uint64_t)j->rounds * d->places.n;
+    const double plain = j->plain.ns / j->plain.bytes, delta = j->delta.ns / j->delta.bytes;
+    nb_tcp_judge_rest(j, d->places.n);
     NB_INFO(NCCL_NET,
             "tcp: deltas to %s take %.0f us a MiB, plain messages %.0f us: %s sends %u rounds plain "
             "(NIBBLE_P2P=delta: all as deltas)",
             s->c.peer, delta * 1048.576, plain * 1048.576, s->c.local, j->rounds);
-    j->rounds = 2 * j->rounds < REST_MOST ? 2 * j->rounds : REST_MOST;
-    memset(&j->plain, 0, sizeof(j->plain));
-    memset(&j->delta, 0, sizeof(j->delta));
-}
-
-void nb_tcp_deltas_confirmed(struct nb_tcp_send *s, uint32_t seq)
-{
-    struct nb_tcp_judge *j = &s->deltas->judge;
-    const struct nb_tcp_timed *t = &j->at[j->first];
-    unsigned n = 0, plain = 0, delta = 0;
-    int64_t now, start = t->start_ns;
-    double bytes = 0;
-
-    if (j->off || !j->n)
-        return;
-    now = nb_clock_ns(s->c.dev->tcp->clock);
-    for (; n < j->n; n++) {
-        t = &j->at[(j->first + n) % NB_TCP_TIMED];
-        if ((int32_t)(seq - t->seq) <= 0)
-            break;
-        plain += t->plain;
-        delta += t->delta;
-        bytes += (double)t->size;
-    }
-    if (!n)
-        return;
-    j->first = (j->first + n) % NB_TCP_TIMED;
-    j->n -= n;
-    start = start > j->last_ns ? start : j->last_ns; /* before, messages in front of it were on their way */
-    j->last_ns = now;
-    if (plain == n)
-        add_time(&j->plain, n, bytes, (double)(now - start));
-    else if (delta == n)
-        add_time(&j->delta, n, bytes, (double)(now - start));
-    decide(s);
-}
-
-/* Return whether a message is sent plain instead of as a delta, to measure that: for about a hundredth of
- * the time. */
-static bool probe(struct nb_tcp_judge *j, int64_t now, size_t size)
-{
-    if (j->off || j->delta.n < DELTA_LEAST)
-        return false;
-    if (j->plain.n < PLAIN_LEAST) {
-        j->probed_ns = now;
-        return true;
-    }
-    if (!j->paid || (double)(now - j->probed_ns) <
-                        PROBE_SHARE * PLAIN_LEAST * (double)size * j->plain.ns / j->plain.bytes)
-        return false;
-    memset(&j->plain, 0, sizeof(j->plain));
-    return true;
 }
 
 /* ---- a message --------------------------------------------------------------------------------------- */
@@ -407,7 +310,7 @@ static uint16_t plan(struct nb_tcp_send *s, const void *data, size_t size, struc
         return keep(s, place, data, size);
     slot = &d->slots.at[place->slot];
     slot->used = d->seen;
-    if (probe(&d->judge, now, size))
+    if (nb_tcp_judge_probes(&d->judge, size, now))
         return NB_TCP_ECHO;
     const size_t len = code(s, slot, data, size, coded);
     if (!len) {
@@ -437,26 +340,19 @@ uint16_t nb_tcp_deltas_plan(struct nb_tcp_send *s, const void *data, size_t size
                             size_t *length)
 {
     struct nb_tcp_deltas *d = s->deltas;
-    struct nb_tcp_judge *j = &d->judge;
     uint16_t word;
     int64_t now;
 
     *length = size;
     if (size < LEAST_BYTES || size > MOST_BYTES || d->places.hopeless || d->again >= AGAIN_MOST)
         return NB_TCP_PLAIN;
-    if (j->off)
+    if (s->c.dev->tcp->net.ctx->params->p2p == NB_P2P_DELTA)
         return plan(s, data, size, coded, length, 0);
-    if (j->rest > 0) {
-        j->rest--;
+    if (nb_tcp_judge_rests(&d->judge))
         return NB_TCP_PLAIN;
-    }
     now = nb_clock_ns(s->c.dev->tcp->clock);
     word = plan(s, data, size, coded, length, now);
-    if (word == NB_TCP_PLAIN && (j->plain.n < PLAIN_LEAST || d->seen % ECHO_EVERY == 0))
-        word = NB_TCP_ECHO;
-    if (word != NB_TCP_PLAIN)
-        time_message(j, s->c.next_seq, word, size, now);
-    return word;
+    return nb_tcp_judge_sends(&d->judge, word, s->c.next_seq, size, now);
 }
 
 void nb_tcp_deltas_again(struct nb_tcp_send *s, uint32_t seq)

@@ -98,6 +98,47 @@ struct nb_tcp_places {
 struct nb_tcp_place *nb_tcp_place_of(struct nb_tcp_places *p, const void *data, size_t size, bool *known);
 void nb_tcp_places_free(struct nb_tcp_places *p);
 
+/* ---- judge.c: whether deltas pay ---- */
+
+#define NB_TCP_TIMED 64u /* messages on their way whose time is measured */
+
+/* A message whose confirmation is awaited. */
+struct nb_tcp_timed {
+    int64_t start_ns; /* of isend */
+    size_t size;
+    uint32_t seq;
+    bool plain, delta;
+};
+
+struct nb_tcp_speed { /* recent messages */
+    double ns, bytes;
+    unsigned n;
+};
+
+struct nb_tcp_judge {
+    unsigned n; /* messages in `at`, the oldest is number `first` */
+    unsigned first;
+    struct nb_tcp_timed at[NB_TCP_TIMED];
+    int64_t last_ns; /* of the last confirmation */
+    int64_t probed_ns;
+    unsigned sent;   /* plain messages */
+    unsigned rounds; /* of the last rest, 0 when deltas have paid since */
+    uint64_t rest;   /* messages that are left of a rest */
+    struct nb_tcp_speed plain, delta;
+};
+
+/* Return whether the next message goes plain because deltas did not pay. */
+bool nb_tcp_judge_rests(struct nb_tcp_judge *j);
+/* Return whether a message goes plain instead of as a delta, to measure that: for about a hundredth of the
+ * time. */
+bool nb_tcp_judge_probes(struct nb_tcp_judge *j, size_t size, int64_t now_ns);
+/* Note a message that is sent with this word, or NB_TCP_ECHO to measure a plain one. Return the word. */
+uint16_t nb_tcp_judge_sends(struct nb_tcp_judge *j, uint16_t word, uint32_t seq, size_t size, int64_t now_ns);
+/* Note the confirmation of all messages before `seq`. Return false when it shows that deltas do not pay. Then
+ * call nb_tcp_judge_rest with the messages of a round. */
+bool nb_tcp_judge_confirmed(struct nb_tcp_judge *j, uint32_t seq, int64_t now_ns);
+void nb_tcp_judge_rest(struct nb_tcp_judge *j, unsigned messages);
+
 /* ---- deltas.c: exact deltas of messages that come again
  * --------------------------------------------------------- */
 
@@ -126,35 +167,6 @@ struct nb_tcp_slots {
 struct nb_tcp_coded {
     uint8_t *bytes;
     size_t cap;
-};
-
-#define NB_TCP_TIMED 64u /* messages on their way whose time is measured */
-
-/* A message whose confirmation is awaited. */
-struct nb_tcp_timed {
-    int64_t start_ns; /* of isend */
-    size_t size;
-    uint32_t seq;
-    bool plain, delta;
-};
-
-struct nb_tcp_speed { /* recent messages */
-    double ns, bytes;
-    unsigned n;
-};
-
-/* Times of deltas and of plain messages, which decide whether a connection sends deltas. */
-struct nb_tcp_judge {
-    bool off;   /* NIBBLE_P2P=delta */
-    bool paid;  /* the last decision was for deltas */
-    unsigned n; /* messages in `at`, the oldest is number `first` */
-    unsigned first;
-    struct nb_tcp_timed at[NB_TCP_TIMED];
-    int64_t last_ns; /* of the last confirmation */
-    int64_t probed_ns;
-    unsigned rounds; /* to rest after the next decision against deltas */
-    uint64_t rest;   /* messages that are left of a rest */
-    struct nb_tcp_speed plain, delta;
 };
 
 struct nb_tcp_deltas { /* of a sending connection */

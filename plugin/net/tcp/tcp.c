@@ -6,7 +6,7 @@
  *     tcp.c                        the table, and functions that both directions share
  *     connect.c  listen.c          making connections
  *     send.c  recv.c               messages
- *     deltas.c  places.c           deltas of messages that come again; which ones do
+ *     deltas.c  judge.c  places.c  deltas of messages that come again; whether they pay; which ones do
  *     dev.c  pace.c                settings and devices of a context; rate of a device, limit of unsent bytes
  *     sockets.c  wire.c            interfaces and sockets; bytes on the wire
  *     requests.c                   requests of a connection
