@@ -26,18 +26,15 @@
  *         (address_prevails)
  *     (3) 4 passes and 16 operations in a row without a predicted weight block
  *     (4) 2 passes and 8 operations in a row with a predicted weight block
- *     and from ADDRESS back to NONE: content contradicts a buffer 3 times
+ *     and from ADDRESS and TURN back to NONE: content contradicts a buffer 3 times
  *
  * In a mode, an operation gets its tracked buffer, or none, by the first line that applies:
  *
  *     mode       evidence                                                             result
- *     ADDRESS    the buffer has not come once a step, or not yet                      LEARNING
- *                profile: this tracked buffer does not fit and another does           MISMATCH
+ *     ADDRESS,   the buffer has not come once a step, or the cycle is broken           LEARNING
+ *     TURN       profile: this tracked buffer does not fit and another does (**)      MISMATCH
  *                its profile changes suddenly, and the weights confirm it             CERTAIN
- *                else                                                                 ADDRESS
- *     TURN       the cycle is broken                                                  LEARNING
- *                profile: this tracked buffer does not fit and another does           MISMATCH
- *                else                                                                 TURN
+ *                else                                                                 ADDRESS, TURN
  *     WEIGHTS,   only one tracked buffer is possible, its content is as always        SINGLE
  *     PLACE      only one is possible, its content is not                             MISMATCH
  *                no profile                                                           NO_PROFILE
@@ -52,6 +49,7 @@
  *
  *     (*) nb_identity_config.certain, and the line for VERIFIED does not apply. In WEIGHTS it does not count
  *         while blocks have sent no gradient of late
+ *     (**) much better, where the weights confirm predictions of the tracked buffer
  */
 #include "policy/identity/internal.h"
 
@@ -347,9 +345,9 @@ static void forget_key(struct nb_identity *id, struct nb_sig *s, const struct nb
 
 /* Decide on a sum whose buffer has a name of its own: an address that comes once a step, a turn, or a bucket
  * of DDP. Name 0 is not known yet. Buffers of one size may hand memory round. So the data have a veto where
- * they are another tracked buffer's. They have none in a bucket: only its reducer writes to the bucket while
- * it lives. Another reducer may get the memory later. Then the data change suddenly, or the error has not
- * been used for long. */
+ * another tracked buffer fits and this one does not. They have none in a bucket: only its reducer writes to
+ * the bucket while it lives. Another reducer may get the memory later. Then the data change suddenly, or the
+ * error has not been used for long. */
 static struct nb_identity_decision by_name(struct nb_identity *id, struct nb_sig *s, uint64_t name,
                                            const struct nb_shape *p, uint64_t geometry,
                                            enum nb_identity_reason reason)
@@ -363,8 +361,9 @@ static struct nb_identity_decision by_name(struct nb_identity *id, struct nb_sig
     id->predicted = at;
     if (p && !s->bucket && s->set.n > 1 && s->set.mature == s->set.n && !id->config.trust_prediction) {
         const struct nb_fit fit = nb_set_fit(&id->buffers, &s->set, at, p);
-        if (fit.own < SCORE_LEAST && contradicted(id, &fit, at)) {
-            if (s->mode == MODE_ADDRESS && ++nb_tracked_at(&id->buffers, at)->misses >= 3) {
+        if (fit.own < SCORE_LEAST && fit.other >= fit.own + SCORE_MARGIN && fit.other >= SCORE_LEAST &&
+            (contradicted(id, &fit, at) || !is_certain(id, at))) {
+            if (++nb_tracked_at(&id->buffers, at)->misses >= 3) {
                 s->violations++;
                 change_mode(id, s, MODE_NONE);
                 s->unstable = s->view.rounds;
