@@ -11,7 +11,9 @@
  *     named    the same where NIBBLE_GRAD names the all-reduces alone: reduce-scatters stay exact
  *     sharded  training with gathered weights and scattered gradients, with nibble's default settings: exact
  *              before step WARM, the weights always, and most gradients coded from step LATE on
- *     weights  rounds of broadcasts of the same weights, of which a few per cent change from round to round
+ *     weights  rounds of broadcasts of the same weights, of which 3 % change from round to round, in the
+ *              orders of calls of weights.c
+ *     push     the same, measured: NB_PUSH has the words WAY BYTES WARM-UP ROUNDS PERCENT...
  *     said     the framework's word: sums of two communicators whose names say what they sum, and calls of
  *              one group whose tags say otherwise (tags from NCCL 2.31 on)
  *     chosen   calls that choose rings themselves, between coded sums and in one group with them: exact, and
@@ -485,63 +487,13 @@ static void sharded(struct member *m)
     device_free(sums);
 }
 
-/* Broadcast weights as a trainer sends them to inference engines: large buckets, then tensor by tensor. */
-static void weights(struct member *m)
-{
-    static const size_t bytes[] = {8 << 20, 3000000, 1 << 20, 400000, 200002, 65536, 1000};
-    enum { BUCKETS = sizeof(bytes) / sizeof(bytes[0]), ROUNDS = 6, EVERY = 33 };
-    uint16_t *want[BUCKETS], *held[BUCKETS];
-
-    open_comm(m, NULL);
-    for (int b = 0; b < BUCKETS; b++) {
-        want[b] = calloc(1, bytes[b]);
-        held[b] = device_alloc(bytes[b]);
-        for (size_t i = 0; i < bytes[b] / 2; i++) {
-            const float value = gradient(i, 0, b);
-            uint32_t bits;
-
-            memcpy(&bits, &value, sizeof(bits));
-            want[b][i] = (uint16_t)(bits >> 16);
-        }
-    }
-    for (int round = 0; round < ROUNDS; round++)
-        for (int b = 0; b < BUCKETS; b++) {
-            for (size_t i = (size_t)round % EVERY; i < bytes[b] / 2; i += EVERY)
-                want[b][i]++;
-            if (m->rank == 0)
-                memcpy(held[b], want[b], bytes[b]);
-            else
-                memset(held[b], 0xff, bytes[b]);
-            check(nccl.broadcast(held[b], held[b], bytes[b] / 2, ncclBfloat16, 0, m->comm, m->stream),
-                  "ncclBroadcast");
-            stream_wait(m->stream);
-            if (memcmp(held[b], want[b], bytes[b]) != 0)
-                die("rank %d: the broadcast of %zu bytes is wrong in round %d", m->rank, bytes[b], round);
-        }
-    for (int b = 0; b < BUCKETS; b++) {
-        free(want[b]);
-        device_free(held[b]);
-    }
-    close_comm(m);
-}
-
 static const struct {
     const char *name;
     void (*run)(struct member *);
-} cases[] = {{"raw", raw},
-             {"coded", coded},
-             {"named", named},
-             {"sharded", sharded},
-             {"weights", weights},
-             {"said", said},
-             {"chosen", chosen},
-             {"again", again},
-             {"many", many},
-             {"split", split},
-             {"shrink", shrink},
-             {"grow", grow},
-             {"revoke", revoke_comm},
-             {"abort", abort_comm}};
+} cases[] = {{"raw", raw},         {"coded", coded},        {"named", named},     {"sharded", sharded},
+             {"weights", weights}, {"push", push},          {"said", said},       {"chosen", chosen},
+             {"again", again},     {"many", many},          {"split", split},     {"shrink", shrink},
+             {"grow", grow},       {"revoke", revoke_comm}, {"abort", abort_comm}};
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 
 static unsigned count_of(const char *folder)

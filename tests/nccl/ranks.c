@@ -2,7 +2,9 @@
 /* See ranks.h. */
 #include "ranks.h"
 
+#include <fcntl.h>
 #include <limits.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,6 +140,21 @@ void close_comm(struct member *m)
     meet(m->ranks);
 }
 
+/* Enter network namespace NB_NETNS and the node's number. */
+static void enter(int node)
+{
+    char path[64];
+    int fd;
+
+    if (!getenv("NB_NETNS"))
+        return;
+    snprintf(path, sizeof(path), "/run/netns/%s%d", getenv("NB_NETNS"), node);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || setns(fd, CLONE_NEWNET))
+        die("no network namespace %s", path);
+    close(fd);
+}
+
 static void prepare(const struct member *m, const char *library, const char *layout)
 {
     char host[32];
@@ -145,6 +162,7 @@ static void prepare(const struct member *m, const char *library, const char *lay
 
     snprintf(host, sizeof(host), "node%d", m->rank / m->per_node);
     setenv("NCCL_HOSTID", host, 1);
+    enter(m->rank / m->per_node);
     /* The last node may have another version of the plugin. */
     if (getenv("NB_OTHER_PLUGIN") && m->rank >= m->ranks - m->per_node)
         setenv("NCCL_NET_PLUGIN", getenv("NB_OTHER_PLUGIN"), 1);

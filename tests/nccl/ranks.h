@@ -8,7 +8,7 @@
 
 #include "library.h"
 
-#define MAX_RANKS 16
+#define MAX_RANKS 17
 
 struct id { /* ncclUniqueId */
     char bytes[128];
@@ -86,5 +86,10 @@ void leave_comm(struct member *m);
 /* Run a process for each rank: load the library, and call `run`. Return 0 if all ended well. */
 int ranks_run(const char *library, const char *layout, int nodes, int per_node,
               void (*run)(const struct member *, void *), void *arg);
+
+/* ---- weights.c: cases of cluster.c ---- */
+
+void weights(struct member *m);
+void push(struct member *m);
 
 #endif

@@ -4,21 +4,25 @@
 # network namespaces, links have a token bucket in both directions (links.sh); docs/performance.md tells the
 # method.
 #
-#   bench.sh [-N "NODES..."] [-s MBPS] [-r ROUNDS] [-S "SETS..."] [-c "SCHEDULES..."] [-t TYPES] [-o FILE] [-M]
+#   bench.sh [-N "NODES..."] [-s MBPS] [-r ROUNDS] [-S "SETS..."] [-c "SCHEDULES..."] [-t TYPES] [-b BYTES]
+#            [-W "ORDERS..."] [-o FILE] [-M]
 #
-#   -N  numbers of nodes, 2 to 16 (default "4")
+#   -N  numbers of nodes, 2 to 16, for broadcast to 17 (default "4")
 #   -s  rate of each host's link, Mbit/s (default 500; 0: none)
 #   -r  rounds of everything, of which medians are told (default 5)
-#   -S  of main large windows small p2p changed (default "main p2p"):
+#   -S  of main large windows small p2p changed broadcast (default "main p2p"):
 #         main     64 MiB, windows of 128 KiB x 8 channels, beside raw and Open MPI
 #         large    512 MiB, the same, far more than NCCL keeps in flight
 #         windows  64 MiB, chunks of 32, 128 and 512 KiB, 2, 8 and 16 channels
 #         small    4 KiB to 4 MiB, coded beside raw: from which size on does coding pay
 #         p2p      point-to-point beside iperf3, on the link and over loopback without a limit
 #         changed  256 MiB of BF16 point-to-point, of which 0, 1, 3, 10 and 100 % change between transfers
+#         broadcast  such values from NVIDIA's library (tests/nccl; NB_NCCL_LIBRARIES names its file) to all
+#                  other nodes, over NCCL's own sockets and with each NIBBLE_P2P
 #   -c  schedules (default: all that this build's NIBBLE_SCHEDULE takes)
 #   -t  types (default bfloat16,float32)
-#   -b  bytes of main and windows (default 64M)
+#   -b  bytes of main, windows and broadcast (default 64M)
+#   -W  orders of calls of broadcast, of tests/nccl/weights.c (default flat)
 #   -o  samples, comma-separated, one a line (default: none kept)
 #   -M  leave Open MPI out (its waiting ranks keep every processor busy)
 #
@@ -36,8 +40,9 @@ schedules=
 types=bfloat16,float32
 bytes=64M
 output=
+ways=flat
 without_mpi=
-while getopts N:s:r:S:c:t:b:o:M option; do
+while getopts N:s:r:S:c:t:b:o:W:M option; do
     case $option in
     N) nodes=$OPTARG ;;
     s) mbps=$OPTARG ;;
@@ -47,6 +52,7 @@ while getopts N:s:r:S:c:t:b:o:M option; do
     t) types=$OPTARG ;;
     b) bytes=$OPTARG ;;
     o) output=$OPTARG ;;
+    W) ways=$OPTARG ;;
     M) without_mpi=1 ;;
     *) exit 2 ;;
     esac
@@ -161,6 +167,36 @@ stream() {
     wait $server
 }
 
+# push TOOL WAY WARM-UP "PERCENT..." SETTING...: broadcasts of NVIDIA's library. Each node has a namespace.
+push() {
+    tool=$1
+    way=$2
+    line="$2 $(to_bytes "$bytes") $3 3 $4"
+    shift 4
+    if ! env LD_LIBRARY_PATH="$tmp" NB_NETNS=n NB_PUSH="$line" NCCL_SOCKET_IFNAME=hx0 \
+        NCCL_TOPO_FILE="$here/../../tests/nccl/topology.xml" NCCL_ALGO=Ring NCCL_PROTO=Simple \
+        NCCL_MAX_NCHANNELS=2 NIBBLE_P2P_MAX_MB=16384 "$@" \
+        timeout 900 "$build/tests/nccl/cluster" "$library" "$tmp/layout" "$n" push >"$tmp/out" 2>&1; then
+        tail -n 20 "$tmp/out" >&2
+        echo "failed: $tool, broadcasts to $((n - 1)) nodes, $line" >&2
+        failed=1
+    fi
+    awk -v tool="$tool" -v way="$way" -v n="$n" -v mbps="$rate" -v round="$round" '$1 == "push" {
+        sub(/:/, "", $4)
+        printf "broadcast,%s,%s,%s,%s,%s,bfloat16,%s,,,%s,%s,,,,%s,\n", tool, way, n, mbps, $4, $3, round,
+            $5, $10
+    }' "$tmp/out" >>"$csv"
+}
+
+# What the library needs beside its file.
+find_library() {
+    [ -z "${library:-}" ] || return 0
+    library=${NB_NCCL_LIBRARIES%% *}
+    "${NB_PYTHON:-python3}" "$here/../../tests/nccl/layout.py" "$library" \
+        $("$build/tests/nccl/cluster" names) >"$tmp/layout" || exit 1
+    ln -s "$(realpath "$build")/tests/nccl/.libs/nvml.so" "$tmp/libnvidia-ml.so.1"
+}
+
 # Where schedules are not compared, the first of them.
 first() { echo ${1%% *}; }
 
@@ -215,6 +251,18 @@ run_set() {
         nibble changed plain - p2p "$@" -w 1 --changed 3 --env NIBBLE_P2P=raw
         for p in 0 1 3 10 100; do nibble changed $p - p2p "$@" -w 2 --changed $p; done
         nibble changed plain100 - p2p "$@" -w 1 --changed 100 --env NIBBLE_P2P=raw # new values, too
+        ;;
+    broadcast)
+        # The bytes of sockets and of raw messages do not depend on the values.
+        find_library
+        plugin=NCCL_NET_PLUGIN=$(realpath "$build")/.libs/libnccl-net-nibble.so
+        for way in $ways; do
+            push sockets "$way" 1 3 NCCL_NET_PLUGIN=none
+            push raw "$way" 1 "3 100" "$plugin" NIBBLE_P2P=raw
+            for mode in delta auto; do
+                push $mode "$way" 2 "0 1 3 10 100" "$plugin" NIBBLE_P2P=$mode
+            done
+        done
         ;;
     *)
         echo "bench.sh: there is no set $1" >&2

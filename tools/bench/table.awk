@@ -33,6 +33,11 @@ function plain_of(tool) { return tool == "100" ? "plain100" : "plain" }
 function keyof_plain() {
     return keyof["changed" SUBSEP plain_of(f[2]) SUBSEP f[4] SUBSEP f[5] SUBSEP f[6] SUBSEP f[7] SUBSEP f[8]]
 }
+# The same broadcasts by another tool: new values beside new values, others beside 3 % changed.
+function beside(tool) {
+    return f[1] SUBSEP tool SUBSEP f[3] SUBSEP f[4] SUBSEP f[5] SUBSEP \
+        (f[6] == 100 && tool == "raw" ? 100 : 3) SUBSEP f[7] SUBSEP f[8] SUBSEP f[9] SUBSEP f[10]
+}
 function cell(width, digits, value) {
     return value == "" ? sprintf(" %" width "s", "-") : sprintf(" %" width "." digits "f", value)
 }
@@ -45,7 +50,7 @@ function ideal(ratio) {
 }
 function quotient(a, b) { return a == "" || b == "" || b == 0 ? "" : a / b }
 END {
-    for (s = 1; s <= split("main large windows small p2p changed", sets, " "); s++) {
+    for (s = 1; s <= split("main large windows small p2p changed broadcast", sets, " "); s++) {
         header = 0
         for (k = 1; k <= keys; k++) {
             split(order[k], f, SUBSEP)
@@ -65,6 +70,14 @@ END {
                     cell(9, 2, quotient(other("changed", plain_of(f[2])), t))
                 continue
             }
+            if (f[1] == "broadcast") {
+                printf "%9d %-8s %-8s %5s%% %9.1f%s%s%s%s\n", f[4] - 1, f[3], f[2], f[6], 1e3 * t,
+                    cell(10, 2, median(link, key) * 1e-6),
+                    cell(7, 1, quotient(median(link, beside("raw")), median(link, key))),
+                    cell(7, 2, quotient(median(seconds, beside("raw")), t)),
+                    cell(11, 2, quotient(median(seconds, beside("sockets")), t))
+                continue
+            }
             if (f[1] == "small" && f[2] == "raw") continue
             id = f[2] == "openmpi" ? ideal(1) : ideal(ratio[key])
             printf "%-8s %-10s %2d %-14s %-8s %6s %9s %9.2f%s%s%s%s%s%s\n", f[2], f[3], f[4], f[6], f[7],
@@ -80,6 +93,8 @@ END {
 function print_header(set) {
     if (set == "changed")
         print "\nchanged\n%               ms   cpu  busy    link MB  fewer plain/it"
+    else if (set == "broadcast")
+        print "\nbroadcast\nreceivers way      sent by  changed      ms    link MB  fewer raw/it sockets/it"
     else if (set == "p2p")
         print "\np2p\ntool        Mbit/s   cpu  busy  /iperf3"
     else
