@@ -308,7 +308,7 @@ unset key
 set multiplot layout 2,2
 set title 'held-out loss less exact, by arm and bits a value'
 set xlabel '% of the exact loss'
-set format x '%+.1f'
+set format x '%+.2f'
 set yrange [-1:{len(by_gap)}]
 set tics font ',10'
 set arrow 1 from 0, graph 0 to 0, graph 1 nohead lc rgb '#868e96'
