@@ -31,25 +31,25 @@
  * In a mode, an operation gets its tracked buffer, or none, by the first line that applies:
  *
  *     mode       evidence                                                             result
- *     ADDRESS,   the buffer has not come once a step, or the cycle is broken           LEARNING
- *     TURN       profile: this tracked buffer does not fit and another does (**)      MISMATCH
+ *     ADDRESS,   the buffer has not come once a step, or the cycle is broken          LEARNING
+ *     TURN       profile: this tracked buffer does not fit and another does (*)       MISMATCH
  *                its profile changes suddenly, and the weights confirm it             CERTAIN
  *                else                                                                 ADDRESS, TURN
  *     WEIGHTS,   only one tracked buffer is possible, its content is as always        SINGLE
  *     PLACE      only one is possible, its content is not                             MISMATCH
  *                no profile                                                           NO_PROFILE
- *                the weights confirm predictions of the tracked buffer (*), and
+ *                the weights confirm predictions of the tracked buffer (**), and
  *                content has contradicted a prediction of this pass                   MISMATCH
- *                the weights confirm predictions (*), without a contradiction         CERTAIN
+ *                the weights confirm predictions (**), without a contradiction        CERTAIN
  *                the predicted tracked buffer has few profiles                        LEARNING
  *                it fits, and it alone (by SCORE_LEAST, SCORE_MARGIN)                 VERIFIED
  *                another one fits much better than all (FOUND_LEAST, FOUND_MARGIN),   FOUND
  *                has not come in this pass, and the predicted one usually fits
  *                else                                                                 MISMATCH, UNPREDICTED
  *
- *     (*) nb_identity_config.certain, and the line for VERIFIED does not apply. In WEIGHTS it does not count
- *         while blocks have sent no gradient of late
- *     (**) much better, where the weights confirm predictions of the tracked buffer
+ *     (*)  much better, where the weights confirm predictions of the tracked buffer
+ *     (**) nb_identity_config.certain, and the line for VERIFIED does not apply. In WEIGHTS it does not count
+ *          while blocks have sent no gradient of late
  */
 #include "policy/identity/internal.h"
 
@@ -352,10 +352,11 @@ static struct nb_identity_decision by_name(struct nb_identity *id, struct nb_sig
                                            const struct nb_shape *p, uint64_t geometry,
                                            enum nb_identity_reason reason)
 {
-    const uint32_t at = name ? nb_set_find(&id->buffers, &s->set, name, 1) : NB_TRACKED_NONE;
+    uint32_t at;
 
     if (!name)
         return refuse(NB_ID_LEARNING);
+    at = nb_set_find(&id->buffers, &s->set, name, 1);
     if (at == NB_TRACKED_NONE)
         return refuse(NB_ID_FULL);
     id->predicted = at;

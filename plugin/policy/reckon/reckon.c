@@ -35,7 +35,6 @@
 /* NCCL's usual chunk where many operations are small, and its channels. */
 #define CHUNK 131072.0
 #define CHANNELS 8.0
-#define UNIT (128 * KIB) /* default of NIBBLE_UNIT_BYTES */
 #define CHUNK_STEP 65536.0
 
 #define WORKERS_MOST 6u /* that an engine's thread can keep busy (device/host/cores.c) */
@@ -111,12 +110,13 @@ double nb_reckon_buffer(double rtt)
 double nb_reckon_unit(double mbps)
 {
     const double ratio = nb_cost_usual_ratio(NB_FUNC_ALL_REDUCE, 2), link = 1e6 / 8 * mbps;
-    double unit = UNIT;
+    const double usual = (double)nb_params_defaults()->unit_bytes;
+    double unit = usual;
 
     /* A node sends and gets a message in the time of one, with a quarter of it to spare. */
     while (unit < MIB && 1.3 * 2 * MESSAGE > ratio * unit / link)
         unit *= 2;
-    return unit > UNIT ? unit : 0;
+    return unit > usual ? unit : 0;
 }
 
 double nb_reckon_hop(const struct nb_reckoning *r, enum nb_func func, double value, bool coded, double block)

@@ -119,8 +119,8 @@ struct key {
     unsigned came_at;  /* and the changes of this weight block until then, plus 1 */
     uint64_t repeated; /* the last step in which a sum came although its weight block had not changed, plus 1.
                           0: none */
-    int came_given;    /* 1: the sum that came last was given it */
-    unsigned unlike;   /* came_at when several sums came last for which it was predicted. 0: never */
+    int came_given;    /* 1: identity gave it to the sum that came last */
+    unsigned twice_at; /* came_at when last a second sum came. 0: never */
     struct pair *pair; /* [NB_CAUSAL_WEIGHT_BLOCKS] */
 };
 
@@ -240,7 +240,7 @@ static int key_of(struct nb_causal *f, uint64_t name)
     clear_key(victim);
     victim->of = nobody;
     victim->came_at = 0;
-    victim->repeated = victim->unlike = 0;
+    victim->repeated = victim->twice_at = 0;
     victim->name = name;
     victim->used = ++f->now;
     return (int)(victim - f->key);
@@ -685,9 +685,9 @@ unsigned nb_causal_place(struct nb_causal *f)
  * row on. */
 static void note_repeat(const struct nb_causal *f, struct key *k, int given)
 {
-    if (given || k->unlike + 1 == k->came_at)
+    if (given || k->twice_at + 1 == k->came_at)
         k->repeated = f->step + 1;
-    k->unlike = k->came_at;
+    k->twice_at = k->came_at;
 }
 
 int nb_causal_repeats(struct nb_causal *f, uint64_t name, int given)

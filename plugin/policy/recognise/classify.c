@@ -378,11 +378,11 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_
         struct nb_causal *field =
             op->blind || !op->nranks ? NULL : nb_field_get(&c->fields, op->comm, op->count / op->nranks, 1);
         if (field) {
+            /* A sum that is unlike its predicted buffer takes this buffer's place, too. */
+            const uint64_t taken = op->predicted ? op->predicted : op->buffer;
             int repeats;
             name_keys(op, field, key);
-            /* A sum that is unlike its predicted buffer takes this buffer's place, too. */
-            repeats = nb_causal_repeats(
-                field, op->predicted ? key_of(signature_of(op), op->predicted) : key[1], key[1] != 0);
+            repeats = nb_causal_repeats(field, key_of(signature_of(op), taken), op->buffer != 0);
             k = nb_class_key_of(c, s->own, key[NB_CAUSAL_GUESS] && !repeats ? key[NB_CAUSAL_GUESS] : key[0]);
             if (moves(op, field, key, repeats, usual_memory, is_usual_size(&k->sizes, size)))
                 return NB_WHY_MOVES;
