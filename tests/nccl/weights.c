@@ -16,6 +16,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "codec/fp.h"
 #include "nibble/nccl_types.h"
 #include "ranks.h"
 
@@ -147,11 +148,9 @@ static uint64_t mix(uint64_t x)
 static void new_values(struct model *w, unsigned round)
 {
     for (size_t i = 0; i < w->at[w->tensors] / 2; i++) {
-        const float value = ((float)(mix(i ^ (uint64_t)round << 40) & 0xffff) - 32767.5f) / 32768.0f;
-        uint32_t bits;
+        const float value = (float)(mix(i ^ (uint64_t)round << 40) & 0xffff);
 
-        memcpy(&bits, &value, sizeof(bits));
-        w->want[i] = (uint16_t)(bits >> 16);
+        w->want[i] = nb_f32_to_bf16((value - 32767.5f) / 32768.0f);
     }
 }
 
