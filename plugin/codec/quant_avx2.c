@@ -529,6 +529,8 @@ NB_FN vm lanes_positive(const struct lanes_max *m)
 }
 
 #define NB_TILE_OPS nb_tile_avx2
+#define NB_PACK6 nb_pack6_avx2
+#define NB_UNPACK6 nb_unpack6_avx2
 #include "codec/quant_simd.h"
 
 #else

@@ -396,6 +396,8 @@ NB_FN vi across_add(const vi *m)
 }
 
 #define NB_TILE_OPS nb_tile_neon
+#define NB_PACK6 nb_pack6
+#define NB_UNPACK6 nb_unpack6
 #include "codec/quant_simd.h"
 
 #else

@@ -216,5 +216,5 @@ NB_OP void nb_op_store(enum nb_dtype type, const float *plain, const uint8_t *ow
 #undef CALL
 }
 
-const struct nb_tile_ops NB_TILE_OPS = {nb_op_survey,  nb_op_quantize, nb_op_decode, nb_op_add,
-                                        nb_op_inverse, nb_op_store,    true};
+const struct nb_tile_ops NB_TILE_OPS = {nb_op_survey, nb_op_quantize, nb_op_decode, nb_op_add, nb_op_inverse,
+                                        nb_op_store,  NB_PACK6,       NB_UNPACK6,   true};

@@ -74,7 +74,7 @@ static size_t encode_as(const struct nb_tile_ops *ops, struct nb_tile_job *job, 
     uint8_t bytes[NB_TILE];
     const float noise = ops->quantize(job, work, scales, domains, int6 ? bytes : codes, stats);
     if (int6)
-        nb_pack6(bytes, groups, codes);
+        ops->pack6(bytes, groups, codes);
     if (job->measure)
         stats->noise2 += noise;
     if (max < NB_FLUSH_BITS && !work->escapes) { /* every group flushed */
@@ -187,11 +187,11 @@ static bool quantized(const struct nb_tile_view *view)
 }
 
 /* Unpack the codes of an int6 record to `codes`, so that the variant reads them as int8's. */
-static void widen(struct nb_tile_view *view, uint8_t codes[NB_TILE])
+static void widen(const struct nb_tile_ops *ops, struct nb_tile_view *view, uint8_t codes[NB_TILE])
 {
     if (view->kind != NB_TILE_INT6 && view->kind != NB_TILE_INT6_WIDE)
         return;
-    nb_unpack6(view->code, view->groups, codes);
+    ops->unpack6(view->code, view->groups, codes);
     view->code = codes;
     view->kind = view->kind == NB_TILE_INT6 ? NB_TILE_INT8 : NB_TILE_INT8_WIDE;
 }
@@ -216,7 +216,7 @@ int nb_span_decode(const struct nb_span_ops *self, nb_record_fn *record, enum nb
         ssize_t used = record(type, coded, len, group0, groups, &view);
         if (used < 0)
             return (int)used;
-        widen(&view, codes);
+        widen(self->tile, &view, codes);
         size_t bytes = groups * NB_GROUP * size;
         if (view.kind == NB_TILE_RAW)
             memcpy(dst, view.code, bytes);
@@ -340,7 +340,7 @@ static int reduce_tile(const struct nb_tile_ops *ops, enum nb_dtype type, struct
         int result = next_record(type, c, 0, group0, groups, &view);
         if (result)
             return result;
-        widen(&view, sums->codes);
+        widen(ops, &view, sums->codes);
         if (quantized(&view) && !view.escapes) {
             ops->decode(type, &view, own, dst);
             return 0;
@@ -359,7 +359,7 @@ static int reduce_tile(const struct nb_tile_ops *ops, enum nb_dtype type, struct
         int result = next_record(type, c, c->order[k], group0, groups, &view);
         if (result)
             return result;
-        widen(&view, sums->codes);
+        widen(ops, &view, sums->codes);
         if (view.kind != NB_TILE_ZERO) {
             ops->add(type, &view, sums->plain, sums->coeff, sums->any);
             add_escapes(&view, group0, ops->split, sums->plain);

@@ -52,39 +52,12 @@ const float nb_scale_table[2][128] = {
 
 /* ---- Pieces of the format --------------------------------------------------------------------------- */
 
-#define SIX(byte) (UINT64_C(0x0101010101010101) * (byte)) /* the byte eight times */
-
 static bool all_zero(const uint8_t *p, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
         if (p[i])
             return false;
     return true;
-}
-
-void nb_pack6(const uint8_t *codes, unsigned groups, uint8_t *packed)
-{
-    for (unsigned j = 0; j < groups; j++) {
-        uint64_t c[4], out[3];
-        memcpy(c, codes + 32 * j, sizeof c);
-        for (unsigned k = 0; k < 3; k++)
-            out[k] = (c[k] & SIX(0x3f)) | (c[3] << (6 - 2 * k) & SIX(0xc0));
-        memcpy(packed + 24 * j, out, sizeof out);
-    }
-}
-
-void nb_unpack6(const uint8_t *packed, unsigned groups, uint8_t *codes)
-{
-    for (unsigned j = 0; j < groups; j++) {
-        uint64_t in[3], c[4];
-        memcpy(in, packed + 24 * j, sizeof in);
-        c[3] = (in[0] >> 6 & SIX(0x03)) | (in[1] >> 4 & SIX(0x0c)) | (in[2] >> 2 & SIX(0x30));
-        for (unsigned k = 0; k < 3; k++)
-            c[k] = in[k] & SIX(0x3f);
-        for (unsigned k = 0; k < 4; k++) /* extends the sign, in each byte */
-            c[k] = (((c[k] ^ SIX(0x20)) | SIX(0x80)) - SIX(0x20)) ^ SIX(0x80);
-        memcpy(codes + 32 * j, c, sizeof c);
-    }
 }
 
 /* Return the int6 code of value i of a group, 0 to 63. */

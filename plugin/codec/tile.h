@@ -20,10 +20,13 @@ ssize_t nb_record_int6(enum nb_dtype type, const uint8_t *p, size_t len, unsigne
 ssize_t nb_record_int8(enum nb_dtype type, const uint8_t *p, size_t len, unsigned group0, unsigned groups,
                        struct nb_tile_view *view);
 
-/* Pack int6 codes of whole groups, a byte each, to 24 bytes a group, and back (docs/wire-format.md, section
- * 4). All variants quantize to bytes and read bytes, so int6 shares their code for int8. */
-void nb_pack6(const uint8_t *codes, unsigned groups, uint8_t *packed);
-void nb_unpack6(const uint8_t *packed, unsigned groups, uint8_t *codes);
+/* Pack int6 codes of whole groups, a byte each, to 24 bytes a group, and back (six.c). All variants quantize
+ * to bytes and read bytes, so int6 shares their code for int8. */
+typedef void nb_six_fn(const uint8_t *from, unsigned groups, uint8_t *to);
+nb_six_fn nb_pack6, nb_unpack6;
+#if defined(__x86_64__)
+nb_six_fn nb_pack6_avx2, nb_unpack6_avx2;
+#endif
 
 /* Unroll a loop, so that its values stay in registers. */
 #if defined(__clang__)
@@ -235,6 +238,7 @@ struct nb_tile_ops {
     void (*inverse)(float *plain, float *coeff, const uint8_t *any, unsigned groups);
     /* dst = round(plain + own) for `groups` groups. own may be NULL. */
     void (*store)(enum nb_dtype type, const float *plain, const uint8_t *own, unsigned groups, uint8_t *dst);
+    nb_six_fn *pack6, *unpack6;
     bool split; /* order of floats inside a group, nb_place */
 };
 
