@@ -134,6 +134,8 @@ struct cuda_function {
 };
 /* The runtime's functions. The last one has no name. */
 extern const struct cuda_function cuda_functions[];
+/* The name of files that hold virtual memory. */
+#define VIRTUAL_MEMORY "emulated-gpu"
 /* What a function of the runtime that is not in the list does. */
 int cuda_missing(const char *name);
 

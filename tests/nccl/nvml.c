@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libnvidia-ml.so.1 for NCCL's host code: two GPUs. Numbers of results are NVML's. */
+/* libnvidia-ml.so.1 for NCCL's host code: two GPUs. Numbers of results are NVML's. Also libgdrapi.so. */
+#include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
@@ -101,4 +103,107 @@ EXPORT int nvmlDeviceGetP2PStatus(void *a, void *b, int what, int *status)
     (void)what;
     *status = 0; /* over NVLink: the topology has heads for both GPUs. The runtime then denies access */
     return 0;
+}
+
+/* ---- GDRCopy: the processor already reaches the memory of emulated GPUs ----------------------------- */
+
+struct pinned {
+    unsigned long address;
+    size_t size;
+};
+
+struct gdr_info {
+    uint64_t address, mapped_size;
+    uint32_t page_size;
+    uint64_t cycles;
+    uint32_t cycles_per_ms;
+    unsigned mapped : 1, combines : 1;
+};
+
+EXPORT void *gdr_open(void);
+EXPORT void *gdr_open(void)
+{
+    static int any;
+
+    return &any;
+}
+ACCEPTS(gdr_close)
+ACCEPTS(gdr_unmap)
+
+EXPORT int gdr_pin_buffer(void *gdr, unsigned long address, size_t size, uint64_t token, uint32_t space,
+                          struct pinned **handle);
+EXPORT int gdr_pin_buffer(void *gdr, unsigned long address, size_t size, uint64_t token, uint32_t space,
+                          struct pinned **handle)
+{
+    (void)gdr;
+    (void)token;
+    (void)space;
+    *handle = malloc(sizeof(**handle));
+    if (!*handle)
+        return ENOMEM;
+    **handle = (struct pinned){address, size};
+    return 0;
+}
+
+EXPORT int gdr_pin_buffer_v2(void *gdr, unsigned long address, size_t size, uint32_t flags,
+                             struct pinned **handle);
+EXPORT int gdr_pin_buffer_v2(void *gdr, unsigned long address, size_t size, uint32_t flags,
+                             struct pinned **handle)
+{
+    (void)flags;
+    return gdr_pin_buffer(gdr, address, size, 0, 0, handle);
+}
+
+EXPORT int gdr_unpin_buffer(void *gdr, struct pinned *handle);
+EXPORT int gdr_unpin_buffer(void *gdr, struct pinned *handle)
+{
+    (void)gdr;
+    free(handle);
+    return 0;
+}
+
+EXPORT int gdr_get_info(void *gdr, const struct pinned *handle, struct gdr_info *info);
+EXPORT int gdr_get_info(void *gdr, const struct pinned *handle, struct gdr_info *info)
+{
+    (void)gdr;
+    *info = (struct gdr_info){
+        .address = handle->address, .mapped_size = handle->size, .page_size = 65536, .mapped = 1};
+    return 0;
+}
+
+EXPORT int gdr_map(void *gdr, const struct pinned *handle, void **address, size_t size);
+EXPORT int gdr_map(void *gdr, const struct pinned *handle, void **address, size_t size)
+{
+    (void)gdr;
+    (void)size;
+    *address = (void *)handle->address;
+    return 0;
+}
+
+EXPORT void gdr_runtime_get_version(int *major, int *minor);
+EXPORT void gdr_runtime_get_version(int *major, int *minor)
+{
+    *major = 2;
+    *minor = 5;
+}
+
+EXPORT void gdr_driver_get_version(void *gdr, int *major, int *minor);
+EXPORT void gdr_driver_get_version(void *gdr, int *major, int *minor)
+{
+    (void)gdr;
+    gdr_runtime_get_version(major, minor);
+}
+
+EXPORT int gdr_copy_to_mapping(void *handle, void *to, const void *from, size_t size);
+EXPORT int gdr_copy_to_mapping(void *handle, void *to, const void *from, size_t size)
+{
+    (void)handle;
+    memcpy(to, from, size);
+    return 0;
+}
+
+EXPORT int gdr_copy_from_mapping(void *handle, void *to, const void *from, size_t size);
+EXPORT int gdr_copy_from_mapping(void *handle, void *to, const void *from, size_t size)
+{
+    return gdr_copy_to_mapping(handle, to, from, size);
 }

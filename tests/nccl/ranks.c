@@ -47,6 +47,10 @@ static void find_functions(void)
     *(void **)&nccl.grow = library_function("ncclCommGrow", 1);
     *(void **)&nccl.revoke = library_function("ncclCommRevoke", 1);
     *(void **)&nccl.error = get("ncclCommGetAsyncError");
+    *(void **)&nccl.mem_alloc = get("ncclMemAlloc");
+    *(void **)&nccl.mem_free = get("ncclMemFree");
+    *(void **)&nccl.window = get("ncclCommWindowRegister");
+    *(void **)&nccl.close_window = get("ncclCommWindowDeregister");
 }
 
 void check(int result, const char *what)

@@ -52,6 +52,10 @@ extern struct nccl {
     int (*grow)(void *, int, const struct id *, int, void **, const void *);
     int (*revoke)(void *, int);
     int (*error)(void *, int *);
+    int (*mem_alloc)(void **, size_t);
+    int (*mem_free)(void *);
+    int (*window)(void *, void *, size_t, void **, int);
+    int (*close_window)(void *, void *);
 } nccl;
 
 /* End the program on an error of NCCL. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A CUDA runtime in host memory, with two GPUs: the functions that NCCL's host code calls. Device memory is
- * host memory. A stream is a thread with a queue. Without virtual memory management, multicast, graphs,
- * GPUDirect and access of one GPU to the other, so that NCCL does without them. See library.h.
+ * host memory. A stream is a thread with a queue. Virtual memory is a file in memory, which processes share.
+ * No attribute offers it, so that NCCL uses it only with NCCL_CUMEM_ENABLE=1. There are no multicast, graphs
+ * and access of one GPU to the other, so that NCCL does without them. See library.h.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "library.h"
 
@@ -19,23 +21,34 @@ enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_READY = 600, NOT_SUPPORTED = 801 
 
 enum { DEVICE, HOST, REGISTERED };
 
+struct pages { /* memory of cuMemCreate */
+    unsigned users;
+    int file;
+    struct allocation { /* CUmemAllocationProp */
+        int type, exports, location, device;
+        void *security;
+        char flags[8];
+    } how;
+};
+
 static struct block {
     struct block *next;
     char *begin;
     size_t size;
     int kind, device;
+    struct pages *from; /* NULL: other memory */
 } * blocks;
 static _Thread_local int current; /* GPU of this thread */
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void block_add(void *begin, size_t size, int kind)
+static void block_add(void *begin, size_t size, int kind, int device, struct pages *from)
 {
     struct block *b = malloc(sizeof(*b));
 
     if (!b)
         die("no memory");
     pthread_mutex_lock(&blocks_lock);
-    *b = (struct block){blocks, begin, size, kind, current};
+    *b = (struct block){blocks, begin, size, kind, device, from};
     blocks = b;
     pthread_mutex_unlock(&blocks_lock);
 }
@@ -47,6 +60,21 @@ static bool block_of(const void *p, struct block *out)
     pthread_mutex_lock(&blocks_lock);
     for (const struct block *b = blocks; b && !found; b = b->next)
         if ((const char *)p >= b->begin && (const char *)p < b->begin + b->size) {
+            *out = *b;
+            found = true;
+        }
+    pthread_mutex_unlock(&blocks_lock);
+    return found;
+}
+
+/* Find any block that begins in a range. */
+static bool block_within(const char *begin, size_t size, struct block *out)
+{
+    bool found = false;
+
+    pthread_mutex_lock(&blocks_lock);
+    for (const struct block *b = blocks; b && !found; b = b->next)
+        if (b->begin >= begin && b->begin < begin + size) {
             *out = *b;
             found = true;
         }
@@ -82,7 +110,7 @@ static int alloc(void **p, size_t size, int kind)
         *p = NULL;
         return NO_MEMORY;
     }
-    block_add(*p, size, kind);
+    block_add(*p, size, kind, current, NULL);
     return OK;
 }
 
@@ -315,6 +343,7 @@ static int attribute(int which)
     case 76: return CAPABILITY_MINOR;
     case 91: return 1;      /* registered memory has the host's address */
     case 97: return 166912; /* shared memory of a block, on request */
+    case 110: return 1;     /* network adapters reach virtual memory */
     default: return 0;
     }
 }
@@ -451,7 +480,7 @@ static int free_async(void *p, void *stream)
 static int host_register(void *p, size_t size, unsigned flags)
 {
     (void)flags;
-    block_add(p, size, REGISTERED);
+    block_add(p, size, REGISTERED, current, NULL);
     return OK;
 }
 
@@ -808,8 +837,225 @@ static int driver_pointer(void *value, int which, void *p)
         *(unsigned *)value = b.kind == DEVICE ? 2 : 1;
     else if (which == 9) /* number of the device */
         *(int *)value = b.device;
+    else if (which == 10) /* another process opens it by cudaIpc */
+        *(int *)value = 0;
     else
         return NOT_SUPPORTED;
+    return OK;
+}
+
+/* ---- Virtual memory: the file of a handle is mapped at each of its addresses ------------------------ */
+
+#define LOCATION_DEVICE 1
+#define POSIX_FILE 1
+
+static struct pages *pages_new(int file, const struct allocation *how)
+{
+    struct pages *v = malloc(sizeof(*v));
+
+    if (!v)
+        die("no memory");
+    *v = (struct pages){.users = 1, .file = file, .how = *how};
+    return v;
+}
+
+static int memory_create(struct pages **out, size_t size, const struct allocation *how,
+                         unsigned long long flags)
+{
+    const int file = memfd_create(VIRTUAL_MEMORY, MFD_CLOEXEC);
+
+    (void)flags;
+    if (file < 0)
+        return NO_MEMORY;
+    if (ftruncate(file, (off_t)size)) {
+        close(file);
+        return NO_MEMORY;
+    }
+    *out = pages_new(file, how);
+    return OK;
+}
+
+static int memory_release(struct pages *v)
+{
+    if (__atomic_sub_fetch(&v->users, 1, __ATOMIC_ACQ_REL) == 0) {
+        close(v->file);
+        free(v);
+    }
+    return OK;
+}
+
+static int memory_retain(struct pages **out, const void *p)
+{
+    struct block b;
+
+    if (!block_of(p, &b) || !b.from)
+        return INVALID;
+    __atomic_add_fetch(&b.from->users, 1, __ATOMIC_ACQ_REL);
+    *out = b.from;
+    return OK;
+}
+
+static int memory_properties(struct allocation *how, const struct pages *v)
+{
+    *how = v->how;
+    return OK;
+}
+
+static int address_reserve(char **out, size_t size, size_t alignment, const void *wish,
+                           unsigned long long flags)
+{
+    (void)wish;
+    (void)flags;
+    if (alignment < GRAIN)
+        alignment = GRAIN;
+    char *p = mmap(NULL, size + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return NO_MEMORY;
+    char *const begin = (char *)(((uintptr_t)p + alignment - 1) / alignment * alignment);
+    if (begin > p)
+        munmap(p, (size_t)(begin - p));
+    munmap(begin + size, (size_t)(p + alignment - begin));
+    *out = begin;
+    return OK;
+}
+
+static int address_free(void *p, size_t size)
+{
+    return munmap(p, size) ? INVALID : OK;
+}
+
+static int memory_map(void *p, size_t size, size_t offset, struct pages *v, unsigned long long flags)
+{
+    (void)flags;
+    if (mmap(p, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, v->file, (off_t)offset) != p)
+        return INVALID;
+    __atomic_add_fetch(&v->users, 1, __ATOMIC_ACQ_REL);
+    block_add(p, size, v->how.location == LOCATION_DEVICE ? DEVICE : HOST, v->how.device, v);
+    return OK;
+}
+
+/* NCCL also passes a range of which it has mapped a part, or nothing. */
+static int memory_unmap(char *p, size_t size)
+{
+    struct block b;
+
+    while (block_within(p, size, &b) && block_remove(b.begin, &b))
+        memory_release(b.from);
+    return mmap(p, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == p
+               ? OK
+               : INVALID;
+}
+
+static int memory_export(int *file, const struct pages *v, int type, unsigned long long flags)
+{
+    (void)flags;
+    if (type != POSIX_FILE)
+        return NOT_SUPPORTED;
+    *file = dup(v->file);
+    return *file < 0 ? INVALID : OK;
+}
+
+static int memory_import(struct pages **out, void *handle, int type)
+{
+    const struct allocation how = {
+        .type = 1, .exports = POSIX_FILE, .location = LOCATION_DEVICE, .device = current};
+    const int file = type == POSIX_FILE ? dup((int)(intptr_t)handle) : -1;
+
+    if (file < 0)
+        return NOT_SUPPORTED;
+    *out = pages_new(file, &how);
+    return OK;
+}
+
+/* ---- Streams that wait for values in memory, and write them ----------------------------------------- */
+
+enum { WAIT_32 = 1, WRITE_32 = 2, WAIT_64 = 4, WRITE_64 = 5 };
+
+struct memory_operation { /* CUstreamBatchMemOpParams */
+    int what;
+    void *address;
+    uint64_t value;
+    unsigned flags;
+    uint64_t room[2];
+};
+
+static bool fulfilled(const struct memory_operation *o)
+{
+    const uint64_t now = o->what == WAIT_32 ? __atomic_load_n((uint32_t *)o->address, __ATOMIC_ACQUIRE)
+                                            : __atomic_load_n((uint64_t *)o->address, __ATOMIC_ACQUIRE);
+
+    switch (o->flags & 3) {
+    case 0: /* at least: the difference has no sign bit */
+        return o->what == WAIT_32 ? (int32_t)((uint32_t)now - (uint32_t)o->value) >= 0
+                                  : (int64_t)(now - o->value) >= 0;
+    case 1: return now == (o->what == WAIT_32 ? (uint32_t)o->value : o->value);
+    case 2: return now & o->value;
+    default: die("a stream waits with flags %u", o->flags);
+    }
+}
+
+static void memory_task(void *arg)
+{
+    struct memory_operation *o = arg;
+
+    switch (o->what) {
+    case WRITE_32: __atomic_store_n((uint32_t *)o->address, (uint32_t)o->value, __ATOMIC_RELEASE); break;
+    case WRITE_64: __atomic_store_n((uint64_t *)o->address, o->value, __ATOMIC_RELEASE); break;
+    default:
+        while (!fulfilled(o))
+            usleep(20);
+    }
+    free(o);
+}
+
+static int batch_operations(void *stream, unsigned n, const struct memory_operation *o, unsigned flags)
+{
+    (void)flags;
+    for (unsigned i = 0; i < n; i++) {
+        if (o[i].what != WAIT_32 && o[i].what != WAIT_64 && o[i].what != WRITE_32 && o[i].what != WRITE_64)
+            return NOT_SUPPORTED;
+        struct memory_operation *copy_of = malloc(sizeof(*copy_of));
+        if (!copy_of)
+            die("no memory");
+        *copy_of = o[i];
+        stream_push(stream, memory_task, copy_of);
+    }
+    return OK;
+}
+
+static int memory_operation(int what, void *stream, void *address, uint64_t value, unsigned flags)
+{
+    return batch_operations(stream, 1, &(struct memory_operation){what, address, value, flags, {0}}, 0);
+}
+
+static int wait_value_32(void *stream, void *address, uint32_t value, unsigned flags)
+{
+    return memory_operation(WAIT_32, stream, address, value, flags);
+}
+
+static int wait_value_64(void *stream, void *address, uint64_t value, unsigned flags)
+{
+    return memory_operation(WAIT_64, stream, address, value, flags);
+}
+
+static int write_value_32(void *stream, void *address, uint32_t value, unsigned flags)
+{
+    return memory_operation(WRITE_32, stream, address, value, flags);
+}
+
+static int write_value_64(void *stream, void *address, uint64_t value, unsigned flags)
+{
+    return memory_operation(WRITE_64, stream, address, value, flags);
+}
+
+static int copy_batch(void **to, void **from, const size_t *size, size_t n, const void *attributes,
+                      const size_t *which, size_t n_attributes, void *stream)
+{
+    (void)attributes;
+    (void)which;
+    (void)n_attributes;
+    for (size_t i = 0; i < n; i++)
+        copy_async(to[i], from[i], size[i], 0, stream);
     return OK;
 }
 
@@ -834,6 +1080,22 @@ static const struct cuda_function driver_functions[] = {
     F("cuLaunchKernel", driver_launch),
     F("cuLaunchKernelEx", driver_launch_ex),
     F("cuPointerGetAttribute", driver_pointer),
+    F("cuMemCreate", memory_create),
+    F("cuMemRelease", memory_release),
+    F("cuMemRetainAllocationHandle", memory_retain),
+    F("cuMemGetAllocationPropertiesFromHandle", memory_properties),
+    F("cuMemAddressReserve", address_reserve),
+    F("cuMemAddressFree", address_free),
+    F("cuMemMap", memory_map),
+    F("cuMemUnmap", memory_unmap),
+    F("cuMemSetAccess", nothing),
+    F("cuMemExportToShareableHandle", memory_export),
+    F("cuMemImportFromShareableHandle", memory_import),
+    F("cuStreamBatchMemOp", batch_operations),
+    F("cuStreamWaitValue32", wait_value_32),
+    F("cuStreamWaitValue64", wait_value_64),
+    F("cuStreamWriteValue32", write_value_32),
+    F("cuStreamWriteValue64", write_value_64),
     {0},
 };
 
@@ -894,6 +1156,7 @@ const struct cuda_function cuda_functions[] = {
     F("cudaPointerGetAttributes", pointer_attributes),
     F("cudaMemcpy", copy),
     F("cudaMemcpyAsync", copy_async),
+    F("cudaMemcpyBatchAsync", copy_batch),
     F("cudaMemset", set),
     F("cudaMemsetAsync", set_async),
     F("cudaStreamCreateWithFlags", stream_create_with),

@@ -64,6 +64,7 @@ and ./quickstart test had none (build/nccl.log says why)"
 fi
 
 ln -s "$builddir/tests/nccl/.libs/nvml.so" "$tmp/libnvidia-ml.so.1"
+ln -s libnvidia-ml.so.1 "$tmp/libgdrapi.so"
 export LD_LIBRARY_PATH="$tmp" NCCL_TOPO_FILE="$srcdir/tests/nccl/topology.xml" NCCL_SOCKET_IFNAME=lo \
     NCCL_NET_PLUGIN="$plugin" NCCL_NET_PLUGIN_REF_COUNT=1 NCCL_COLLNET_ENABLE=1 NCCL_PROTO=Simple \
     NCCL_DEBUG=INFO NIBBLE_MIN_BYTES=0
@@ -117,12 +118,23 @@ fewer()
         fail "$1: deltas of broadcasts: $(grep 'as deltas' "$tmp/log")"
 }
 
+# Gathers of windows: exact, and from 2.32 on by copy engines and NCCL's puts over sockets.
+gathers_of_windows()
+{
+    run "$1" "$windows $2" windows windows
+    case $tables in *version=2.2?.* | *version=2.3[01].*) return ;; esac
+    grep -q 'NCCL carries out all_gather with copy engines' "$tmp/log" ||
+        fail "$file: nibble saw no gather by copy engines on $1 nodes"
+}
+
 raw="NCCL_ALGO=CollnetDirect NIBBLE_FORCE_COLLNET=1 NIBBLE_AG=raw NIBBLE_RS=raw NIBBLE_AR=raw"
 coded="NIBBLE_GRAD=all NIBBLE_WARMUP_STEPS=0 NIBBLE_AR=int4 NIBBLE_RS=int4"
 rails="NIBBLE_DEVS_PER_NIC=2" # each of two ranks of a node is a head then
 word="NIBBLE_RS=int4 NIBBLE_AR=int4 NIBBLE_WARMUP_STEPS=0 NCCL_ALGO=CollnetDirect,Ring"
 few="NCCL_MAX_NCHANNELS=2"    # six ranks connect all channels for minutes
 jobs="NIBBLE_RS=int4 NIBBLE_AR=int4 NCCL_ALGO=CollnetDirect,Ring $few"
+# Virtual memory, which the processor reaches by GDRCopy, and gathers without a kernel.
+windows="NCCL_CUMEM_ENABLE=1 NCCL_GDRCOPY_ENABLE=1 NCCL_CTA_POLICY=2"
 sockets="NCCL_NET_PLUGIN=none NCCL_COLLNET_ENABLE=0 NCCL_ALGO=Ring"
 known=$(sed -n 's/^\([a-z0-9-]*\):.*/\1/p' "$srcdir/tests/jobs/known-violations.txt")
 # The same plugin with another text of its rules, which nodes compare by a hash.
@@ -158,6 +170,9 @@ for file in $files; do
     run 3x2 "$raw $rails $few" raw many shrink grow revoke
     run 3x2 "$coded $rails $few" coded
     run 2x2 "NIBBLE_RS=int4 $rails" sharded
+    gathers_of_windows 2 "$few"
+    gathers_of_windows 3 "$few NCCL_HIER_CE_COLL_AG_RAIL_RING_ENABLE=1"
+    gathers_of_windows 2x2 "$few $rails"
     run 2 "$sockets" raw coded sharded again split abort
     run 3 "$sockets" raw many shrink grow revoke
     run 2x2 "$sockets" raw coded sharded again split abort
