@@ -205,18 +205,23 @@ START_TEST(faster)
 {
     struct nb_tcp_judge *j;
     double plain = 0, delta = 0;
+    int probes = 0;
 
     up("NIBBLE_P2P=auto", 1);
     net_context()->clock.now_ns = virtual_ns;
     new_model(7);
     ns_of_byte = 8;
-    ns_of_delta = 1e5;
+    ns_of_delta = 1e6;
     j = &((struct nb_tcp_send *)p.send)->deltas->judge;
     push();
     push();
-    for (int i = 0; i < 100; i++) /* now and then plain messages among them cost little time */
-        plain += push();
+    for (int i = 0; i < 100; i++) { /* now and then plain messages among them cost little time */
+        const double ratio = push();
+        plain += ratio;
+        probes += ratio > 0.1;
+    }
     ck_assert_double_lt(plain / 100, 0.02);
+    ck_assert_int_le(probes, 2); /* short messages do not call for more */
     ck_assert_uint_gt(j->delta.n, 0);
     ck_assert_int_eq(times_logged("rounds plain"), 0);
     for (int again = 0; again < 2; again++) {
@@ -236,7 +241,7 @@ START_TEST(faster)
         ck_assert_double_lt(delta, 0.02);
     }
     ns_of_byte = 0.01; /* the link has become fast: a probe shows it */
-    j->probed_ns = 0;
+    j->left_ns = 0;
     push();
     push();
     ck_assert_double_gt(push(), 1);

@@ -290,7 +290,7 @@ static size_t code(struct nb_tcp_send *s, struct nb_tcp_slot *slot, const void *
 }
 
 static uint16_t plan(struct nb_tcp_send *s, const void *data, size_t size, struct nb_tcp_coded *coded,
-                     size_t *length, int64_t now)
+                     size_t *length)
 {
     struct nb_p2p_counts *counts = &s->c.dev->tcp->net.ctx->p2p;
     struct nb_tcp_deltas *d = s->deltas;
@@ -310,7 +310,7 @@ static uint16_t plan(struct nb_tcp_send *s, const void *data, size_t size, struc
         return keep(s, place, data, size);
     slot = &d->slots.at[place->slot];
     slot->used = d->seen;
-    if (nb_tcp_judge_probes(&d->judge, size, now))
+    if (nb_tcp_judge_probes(&d->judge))
         return NB_TCP_ECHO;
     const size_t len = code(s, slot, data, size, coded);
     if (!len) {
@@ -347,11 +347,11 @@ uint16_t nb_tcp_deltas_plan(struct nb_tcp_send *s, const void *data, size_t size
     if (size < LEAST_BYTES || size > MOST_BYTES || d->places.hopeless || d->again >= AGAIN_MOST)
         return NB_TCP_PLAIN;
     if (s->c.dev->tcp->net.ctx->params->p2p == NB_P2P_DELTA)
-        return plan(s, data, size, coded, length, 0);
+        return plan(s, data, size, coded, length);
     if (nb_tcp_judge_rests(&d->judge))
         return NB_TCP_PLAIN;
     now = nb_clock_ns(s->c.dev->tcp->clock);
-    word = plan(s, data, size, coded, length, now);
+    word = plan(s, data, size, coded, length);
     return nb_tcp_judge_sends(&d->judge, word, s->c.next_seq, size, now);
 }
 

@@ -120,7 +120,8 @@ struct nb_tcp_judge {
     unsigned first;
     struct nb_tcp_timed at[NB_TCP_TIMED];
     int64_t last_ns; /* of the last confirmation */
-    int64_t probed_ns;
+    bool probing;    /* plain messages are sent to be measured */
+    double left_ns;  /* time that deltas take until then */
     unsigned sent;   /* plain messages */
     unsigned rounds; /* of the last rest, 0 when deltas have paid since */
     uint64_t rest;   /* messages that are left of a rest */
@@ -130,8 +131,8 @@ struct nb_tcp_judge {
 /* Return whether the next message goes plain because deltas did not pay. */
 bool nb_tcp_judge_rests(struct nb_tcp_judge *j);
 /* Return whether a message goes plain instead of as a delta, to measure that: for about a hundredth of the
- * time. */
-bool nb_tcp_judge_probes(struct nb_tcp_judge *j, size_t size, int64_t now_ns);
+ * time that messages take. */
+bool nb_tcp_judge_probes(struct nb_tcp_judge *j);
 /* Note a message that is sent with this word, or NB_TCP_ECHO to measure a plain one. Return the word. */
 uint16_t nb_tcp_judge_sends(struct nb_tcp_judge *j, uint16_t word, uint32_t seq, size_t size, int64_t now_ns);
 /* Note the confirmation of all messages before `seq`. Return false when it shows that deltas do not pay. Then

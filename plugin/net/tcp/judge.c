@@ -36,18 +36,19 @@ bool nb_tcp_judge_rests(struct nb_tcp_judge *j)
     return false;
 }
 
-bool nb_tcp_judge_probes(struct nb_tcp_judge *j, size_t size, int64_t now_ns)
+bool nb_tcp_judge_probes(struct nb_tcp_judge *j)
 {
     if (j->delta.n < DELTA_LEAST)
         return false;
-    if (j->plain.n < PLAIN_LEAST) {
-        j->probed_ns = now_ns;
-        return true;
+    if (j->plain.n >= PLAIN_LEAST) {
+        if (j->probing)
+            j->left_ns = PROBE_SHARE * PLAIN_LEAST * j->plain.ns / j->plain.n;
+        j->probing = false;
+        if (j->left_ns > 0)
+            return false;
+        memset(&j->plain, 0, sizeof(j->plain));
     }
-    if ((double)(now_ns - j->probed_ns) <
-        PROBE_SHARE * PLAIN_LEAST * (double)size * j->plain.ns / j->plain.bytes)
-        return false;
-    memset(&j->plain, 0, sizeof(j->plain));
+    j->probing = true;
     return true;
 }
 
@@ -93,6 +94,8 @@ bool nb_tcp_judge_confirmed(struct nb_tcp_judge *j, uint32_t seq, int64_t now_ns
         add_time(&j->plain, n, bytes, (double)(now_ns - start));
     else if (delta == n)
         add_time(&j->delta, n, bytes, (double)(now_ns - start));
+    if (delta == n)
+        j->left_ns -= (double)(now_ns - start);
     if (j->plain.n < PLAIN_LEAST || j->delta.n < DELTA_LEAST)
         return true;
     if (j->delta.ns * j->plain.bytes >= j->plain.ns * j->delta.bytes)
