@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NCCL's kernels on the thread of a stream: CollNet-direct and rings with the protocol Simple. A kernel has
- * blocks, a block serves one channel and carries out a list of works there. A work has flows, which move
+ * NCCL's kernels on the thread of a stream: CollNet-direct, rings, sends and receives with the protocol
+ * Simple. A kernel has blocks, a block serves one channel and carries out a list of works there. A work is a
+ * collective, or sends and receives that run at the same time. It has flows, which move
  * chunks from the buffers of some connections, and from the user's memory, to the buffers of others. The two
  * sides of a connection count steps. Its sender counts in `tail`, its receiver in `head`, and at most STEPS
  * steps are under way. The other side is NCCL's proxy, or a kernel of another rank on this node.
@@ -22,8 +23,10 @@
 #define COMMS 64
 #define RING 1 /* algorithms */
 #define COLLNET_DIRECT 2
-#define SIMPLE 2       /* protocol */
-#define COLLECTIVE 1   /* kind of a batch of works */
+#define SIMPLE 2  /* protocol */
+#define NONE (-1) /* algorithm of sends and receives */
+#define PAIRS 0   /* kinds of a batch of works: sends and receives in pairs */
+#define COLLECTIVE 1
 #define IN_ARGUMENTS 0 /* storage of works */
 #define BY_OFFSET 1    /* mode of a step: its place is an offset */
 #define GRAIN 512      /* bytes: chunks of a ring are counted in grains */
@@ -97,6 +100,16 @@ static size_t bytes_of(int type)
 
 /* ---- A kernel ------------------------------------------------------------------------------------------ */
 
+#define TRANSFERS 32 /* sends and receives that run at the same time */
+
+/* A send or receive: this channel's part of it. */
+struct transfer {
+    int peer;
+    bool out;
+    char *data;
+    size_t bytes, chunk;
+};
+
 /* Sizes and offsets are bytes. */
 struct work {
     struct work *next;
@@ -109,6 +122,9 @@ struct work {
     size_t chunk;
     const char *send;
     char *recv;
+    unsigned pairs; /* that NCCL counts, or 0 */
+    unsigned transfers;
+    struct transfer transfer[TRANSFERS];
 };
 
 struct end { /* of a connection */
@@ -129,7 +145,7 @@ struct flow {
     bool ends;
 };
 
-#define FLOWS 4
+#define FLOWS TRANSFERS /* at most, of a work */
 struct block {
     char *channel;
     struct work *first, **last;
@@ -177,15 +193,24 @@ static void share_of(struct work *w, const char *work)
     }
 }
 
-static void add_work(struct block *b, const void *plan, const char *work, unsigned channel)
+static struct work *new_work(struct block *b, int algo)
 {
-    const void *task = task_of(plan, work);
     struct work *w = calloc(1, sizeof(*w));
 
     if (!w)
         die("no memory");
+    w->algo = algo;
+    *b->last = w;
+    b->last = &w->next;
+    return w;
+}
+
+static void add_work(struct block *b, const void *plan, const char *work, unsigned channel)
+{
+    const void *task = task_of(plan, work);
+    struct work *w = new_work(b, (int)bits_at(task, at.task_algo));
+
     w->func = int_at(task, at.task_func);
-    w->algo = (int)bits_at(task, at.task_algo);
     w->type = int_at(task, at.task_type);
     w->size = bytes_of(w->type);
     w->op = int_at(task, at.task_op);
@@ -213,13 +238,65 @@ static void add_work(struct block *b, const void *plan, const char *work, unsign
         w->block = u64_at(work, at.work_count) * w->size;
         w->chunk = (size_t)(unsigned)int_at(work, at.work_chunk) * w->size;
     }
-    *b->last = w;
-    b->last = &w->next;
+}
+
+/* A chunk's size has eight bits: an exponent and a mantissa of three bits. */
+static size_t chunk_of(unsigned bits)
+{
+    const unsigned exponent = bits >> 3, mantissa = bits & 7;
+
+    return exponent ? (size_t)(mantissa | 8) << (exponent - 1) : mantissa;
+}
+
+/* Add one direction of a pair. The parts of its bytes, of whole pages, belong to the channels in the order of
+ * the reversed bits of their numbers, which begin at the pair's first one. */
+static void add_transfer(struct work *w, const struct transfer *whole, unsigned parts, unsigned number,
+                         unsigned channels)
+{
+    unsigned part = 0;
+
+    for (unsigned bit = 1; bit < channels; bit *= 2)
+        part = part * 2 + (number & bit ? 1 : 0);
+    if (part >= parts)
+        return;
+    const size_t bytes = ((whole->bytes + parts - 1) / parts + 4095) / 4096 * 4096;
+    const size_t begin = min(part * bytes, whole->bytes);
+    if (w->transfers == TRANSFERS)
+        die("too many sends and receives at the same time");
+    w->transfer[w->transfers] = *whole;
+    w->transfer[w->transfers].data += begin;
+    w->transfer[w->transfers++].bytes = min(bytes, whole->bytes - begin);
+}
+
+static void add_pair(struct work *w, const char *pair, unsigned channel, int rank)
+{
+    const unsigned channels = u8_at(pair, at.pair_channels);
+    const unsigned number = (channel - u8_at(pair, at.pair_base)) & (channels - 1);
+    const struct transfer send = {.peer = int_at(pair, at.pair_send_rank),
+                                  .out = true,
+                                  .data = pointer_at(pair, at.pair_send),
+                                  .bytes = u64_at(pair, at.pair_send_bytes),
+                                  .chunk = chunk_of(u8_at(pair, at.pair_send_chunk))},
+                          recv = {.peer = int_at(pair, at.pair_recv_rank),
+                                  .data = pointer_at(pair, at.pair_recv),
+                                  .bytes = u64_at(pair, at.pair_recv_bytes),
+                                  .chunk = chunk_of(u8_at(pair, at.pair_recv_chunk))};
+    const unsigned sends = u8_at(pair, at.pair_send_channels), recvs = u8_at(pair, at.pair_recv_channels);
+
+    if ((sends &&
+         (send.peer == rank || bits_at(pair, at.pair_send_ll) || bits_at(pair, at.pair_send_registered))) ||
+        (recvs && (bits_at(pair, at.pair_recv_ll) || bits_at(pair, at.pair_recv_registered))))
+        die("no kernel for a send to itself, with the protocol LL, or of registered buffers");
+    w->pairs++;
+    add_transfer(w, &send, sends, number, channels);
+    add_transfer(w, &recv, recvs, number, channels);
 }
 
 /* Read the works of a block, beginning with batch `i`. */
-static void add_works(struct block *b, const void *plan, const char *args, unsigned i, unsigned channel)
+static void add_works(struct block *b, const void *plan, const char *args, unsigned i, unsigned channel,
+                      int rank)
 {
+    struct work *together = NULL; /* sends and receives that run at the same time as the next ones */
     const char *const fifo = pointer_at(args, at.args_work);
     const uint32_t mask = (uint32_t)int_at(args, at.args_mask);
     const bool inside = *(const char *)place(args, at.args_storage) == IN_ARGUMENTS;
@@ -228,13 +305,26 @@ static void add_works(struct block *b, const void *plan, const char *args, unsig
         const char *batch = args + at.args_size.byte + (size_t)i * (size_t)at.batch_size.byte;
         const unsigned jump = bits_at(batch, at.batch_jump);
         const uint64_t set = u64_at(batch, at.batch_set);
-        if (bits_at(batch, at.batch_type) != COLLECTIVE)
-            die("no kernel for works of kind %u", bits_at(batch, at.batch_type));
-        for (unsigned k = 0; k < 64; k++) {
-            const uint32_t offset = (uint32_t)int_at(batch, at.batch_base) + k * (uint32_t)at.work_size.byte;
-            if (set >> k & 1)
-                add_work(b, plan, inside ? args + offset : fifo + (offset & mask), channel);
+        const unsigned kind = bits_at(batch, at.batch_type);
+        if (kind != COLLECTIVE && kind != PAIRS)
+            die("no kernel for works of kind %u", kind);
+        if (kind == PAIRS && !together) {
+            together = new_work(b, NONE);
+            together->size = 1;
         }
+        for (unsigned k = 0; k < 64; k++) {
+            const int size = kind == PAIRS ? at.pair_size.byte : at.work_size.byte;
+            const uint32_t offset = (uint32_t)int_at(batch, at.batch_base) + k * (uint32_t)size;
+            const char *work = inside ? args + offset : fifo + (offset & mask);
+            if (!(set >> k & 1))
+                continue;
+            if (kind == PAIRS)
+                add_pair(together, work, channel, rank);
+            else
+                add_work(b, plan, work, channel);
+        }
+        if (!bits_at(batch, at.batch_extends))
+            together = NULL;
         if (!jump)
             return;
         i += jump;
@@ -265,7 +355,7 @@ void *device_kernel(const void *args, size_t size, unsigned blocks)
         channels &= channels - 1;
         b->channel = (char *)pointer_at(k->comm, at.comm_channels) + channel * (size_t)at.channel_size.byte;
         b->last = &b->first;
-        add_works(b, plan, args, i, channel);
+        add_works(b, plan, args, i, channel, (int)k->rank);
     }
     return k;
 }
@@ -312,7 +402,7 @@ static void close_end(struct end *e)
 }
 
 /* Add a flow from and to peers, of which the last one in a list is followed by -1. A peer has two connections
- * a direction. CollNet-direct uses the second ones up to its reducer. */
+ * a direction. Sends and receives use the second ones, and CollNet-direct up to its reducer. */
 static struct flow *add_flow(struct block *b, enum way way, const int *from, unsigned from_number,
                              const int *to, unsigned to_number, unsigned slices, unsigned steps)
 {
@@ -336,7 +426,16 @@ static void begin_work(struct block *b)
               next[2] = {int_at(b->channel, at.ring_next), -1};
 
     b->flows = 0;
-    if (w->algo == RING) {
+    for (unsigned i = 0; i < w->transfers; i++) {
+        const int peer[2] = {w->transfer[i].peer, -1};
+        if (w->transfer[i].out)
+            add_flow(b, SEND, NULL, 0, peer, 1, 1, 1);
+        else
+            add_flow(b, RECEIVE, peer, 1, NULL, 0, 1, 1);
+    }
+    if (w->algo == NONE) {
+        return;
+    } else if (w->algo == RING) {
         const unsigned two = w->func == ncclFuncBroadcast ? 1 : 2;
         add_flow(b, AROUND, prev, 0, next, 0, two, two);
     } else if (w->func == ncclFuncAllReduce) {
@@ -647,11 +746,16 @@ static size_t direct_blocks(const struct kernel *k, const struct block *b, const
 
 /* ---- Running ------------------------------------------------------------------------------------------- */
 
-/* Return the bytes of a flow's grid, in which it goes ahead by `loop`. */
-static size_t grid_of(const struct kernel *k, const struct block *b, size_t *loop)
+/* Return the bytes of a flow's grid, in which it goes ahead by `loop`. An empty message has a chunk, too. */
+static size_t grid_of(const struct kernel *k, const struct block *b, const struct flow *f, size_t *loop)
 {
     const struct work *w = b->first;
 
+    if (w->algo == NONE) {
+        const struct transfer *t = &w->transfer[f - b->flow];
+        *loop = t->chunk;
+        return t->bytes ? t->bytes : 1;
+    }
     if (w->algo == RING)
         return w->share;
     *loop = w->parts * w->chunk;
@@ -719,7 +823,7 @@ static bool advance(const struct kernel *k, const struct block *b, struct flow *
     struct hop h = {.in = true, .out = true};
     unsigned hops = 1;
 
-    if (f->grid >= grid_of(k, b, &loop)) {
+    if (f->grid >= grid_of(k, b, f, &loop)) {
         for (unsigned i = 0; i < f->ins; i++)
             close_end(&f->in[i]);
         for (unsigned i = 0; i < f->outs; i++)
@@ -734,6 +838,11 @@ static bool advance(const struct kernel *k, const struct block *b, struct flow *
     if (w->algo == RING) {
         n = slice_of(k, w, f, h.n);
         move(w, &u, 0, h.own ? h.own + f->done : NULL, h.into ? h.into + f->done : NULL, n);
+    } else if (w->algo == NONE) {
+        const struct transfer *t = &w->transfer[f - b->flow];
+        char *data = t->data + f->grid;
+        n = min(t->chunk, t->bytes - f->grid);
+        move(w, &u, 0, t->out ? data : NULL, t->out ? NULL : data, n);
     } else if (w->func == ncclFuncAllReduce) {
         n = direct_all_reduce(b, f, &u);
     } else {
@@ -770,7 +879,7 @@ static bool go_on(struct kernel *k, struct block *b)
     if (ends) {
         b->first = w->next;
         b->flows = 0;
-        b->done++;
+        b->done += w->pairs ? w->pairs : 1;
         free(w);
     }
     return moved;

@@ -94,6 +94,11 @@ int int_at(const void *p, struct place where)
     return v;
 }
 
+unsigned u8_at(const void *p, struct place where)
+{
+    return *(const unsigned char *)place(p, where);
+}
+
 uint64_t u64_at(const void *p, struct place where)
 {
     uint64_t v;

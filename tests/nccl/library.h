@@ -65,6 +65,23 @@ struct place {
     X(work_recv, "ncclDevWorkColl.recvbuff") \
     X(work_count, "ncclDevWorkColl.collnet.count") \
     X(work_chunk, "ncclDevWorkColl.collnet.chunkCount") \
+    X(pair_size, "ncclDevWorkP2p") \
+    X(pair_send, "ncclDevWorkP2p.sendAddr") \
+    X(pair_recv, "ncclDevWorkP2p.recvAddr") \
+    X(pair_send_bytes, "ncclDevWorkP2p.sendBytes") \
+    X(pair_recv_bytes, "ncclDevWorkP2p.recvBytes") \
+    X(pair_send_rank, "ncclDevWorkP2p.sendRank") \
+    X(pair_recv_rank, "ncclDevWorkP2p.recvRank") \
+    X(pair_channels, "ncclDevWorkP2p.nP2pChannels") \
+    X(pair_base, "ncclDevWorkP2p.channelBase") \
+    X(pair_send_channels, "ncclDevWorkP2p.nSendChannels") \
+    X(pair_recv_channels, "ncclDevWorkP2p.nRecvChannels") \
+    X(pair_send_chunk, "ncclDevWorkP2p.sendChunkSize_u32fp8") \
+    X(pair_recv_chunk, "ncclDevWorkP2p.recvChunkSize_u32fp8") \
+    X(pair_send_ll, "ncclDevWorkP2p.sendProtoLL:bits") \
+    X(pair_recv_ll, "ncclDevWorkP2p.recvProtoLL:bits") \
+    X(pair_send_registered, "ncclDevWorkP2p.sendNetReg:bits") \
+    X(pair_recv_registered, "ncclDevWorkP2p.recvNetReg:bits") \
     X(comm_rank, "ncclKernelComm.rank") \
     X(comm_nranks, "ncclKernelComm.nRanks") \
     X(comm_node, "ncclKernelComm.node") \
@@ -119,6 +136,7 @@ void *library_function(const char *name, int optional);
 const void *place(const void *p, struct place at);
 void *pointer_at(const void *p, struct place at);
 int int_at(const void *p, struct place at);
+unsigned u8_at(const void *p, struct place at);
 uint64_t u64_at(const void *p, struct place at);
 /* ... which has four or eight bytes, by the version. */
 int64_t number_at(const void *p, struct place at);

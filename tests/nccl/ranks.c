@@ -34,6 +34,8 @@ static void find_functions(void)
     *(void **)&nccl.reduce_scatter = get("ncclReduceScatter");
     *(void **)&nccl.all_gather = get("ncclAllGather");
     *(void **)&nccl.broadcast = get("ncclBroadcast");
+    *(void **)&nccl.send = get("ncclSend");
+    *(void **)&nccl.recv = get("ncclRecv");
     *(void **)&nccl.all_reduce_with = library_function("ncclAllReduceConfig", 1);
     *(void **)&nccl.reduce_scatter_with = library_function("ncclReduceScatterConfig", 1);
     *(void **)&nccl.group_start = get("ncclGroupStart");

@@ -37,6 +37,8 @@ extern struct nccl {
     int (*reduce_scatter)(const void *, void *, size_t, int, int, void *, void *);
     int (*all_gather)(const void *, void *, size_t, int, void *, void *);
     int (*broadcast)(const void *, void *, size_t, int, int, void *, void *);
+    int (*send)(const void *, size_t, int, int, void *, void *);
+    int (*recv)(void *, size_t, int, int, void *, void *);
     int (*all_reduce_with)(const void *, void *, size_t, int, int, void *, void *,
                            const struct call_config *);
     int (*reduce_scatter_with)(const void *, void *, size_t, int, int, void *, void *,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Broadcasts of a trainer's weights to inference engines, in the orders of calls of frameworks for
+ * Broadcasts and sends of a trainer's weights to inference engines, in the orders of calls of frameworks for
  * reinforcement learning, which push them every few steps:
  *
  *     tensors  a broadcast for each tensor, each awaited (OpenRLHF)
@@ -9,6 +9,8 @@
  *              stream, while the other one is packed or unpacked (NeMo-RL, vLLM)
  *     fixed    the same, but whole buffers are broadcast, with zeros behind the last tensor (verl)
  *     flat     one broadcast of all weights
+ *     tree     sends and receives: the trainer sends once, and each receiver sends on to two others; a
+ *              bucket's tensors are a batch of receives, then one of sends (batch_isend_irecv of PyTorch)
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -75,6 +77,39 @@ static void buckets(const struct member *m, const struct model *w)
     each_tensor(m, w, w->bucket);
 }
 
+/* Send the tensors [first, end) to `peer`, or receive them. */
+static void pass(const struct member *m, const struct model *w, size_t first, size_t end, int peer, bool out)
+{
+    for (size_t i = first; i < end; i++) {
+        char *data = w->held + w->at[i];
+        const size_t n = (w->at[i + 1] - w->at[i]) / 2;
+        if (out)
+            check(nccl.send(data, n, ncclBfloat16, peer, m->comm, m->stream), "ncclSend");
+        else
+            check(nccl.recv(data, n, ncclBfloat16, peer, m->comm, m->stream), "ncclRecv");
+    }
+}
+
+static void tree(const struct member *m, const struct model *w)
+{
+    size_t end = 0;
+
+    for (size_t first = 0; first < w->tensors; first = end) {
+        end = first + 1;
+        while (end < w->tensors && w->at[end + 1] - w->at[first] <= w->bucket)
+            end++;
+        check(nccl.group_start(), "ncclGroupStart");
+        if (m->rank > 0)
+            pass(m, w, first, end, m->rank / 2, false);
+        check(nccl.group_end(), "ncclGroupEnd");
+        check(nccl.group_start(), "ncclGroupStart");
+        for (int peer = m->rank ? 2 * m->rank : 1; peer <= 2 * m->rank + 1 && peer < m->ranks; peer++)
+            pass(m, w, first, end, peer, true);
+        check(nccl.group_end(), "ncclGroupEnd");
+        stream_wait(m->stream);
+    }
+}
+
 struct buffer {
     char *data;
     void *stream;
@@ -131,8 +166,8 @@ static void fixed(const struct member *m, const struct model *w)
     pack(m, w, true);
 }
 
-static const struct way ways[] = {
-    {"tensors", tensors}, {"buckets", buckets}, {"packed", packed}, {"fixed", fixed}, {"flat", flat}};
+static const struct way ways[] = {{"tensors", tensors}, {"buckets", buckets}, {"packed", packed},
+                                  {"fixed", fixed},     {"flat", flat},       {"tree", tree}};
 #define WAYS (sizeof(ways) / sizeof(ways[0]))
 
 /* ---- Values -------------------------------------------------------------------------------------------- */

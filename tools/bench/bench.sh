@@ -175,7 +175,7 @@ push() {
     shift 4
     if ! env LD_LIBRARY_PATH="$tmp" NB_NETNS=n NB_PUSH="$line" NCCL_SOCKET_IFNAME=hx0 \
         NCCL_TOPO_FILE="$here/../../tests/nccl/topology.xml" NCCL_ALGO=Ring NCCL_PROTO=Simple \
-        NCCL_MAX_NCHANNELS=2 NIBBLE_P2P_MAX_MB=16384 "$@" \
+        NCCL_P2P_LL_THRESHOLD=0 NCCL_MAX_NCHANNELS=2 NIBBLE_P2P_MAX_MB=16384 "$@" \
         timeout 900 "$build/tests/nccl/cluster" "$library" "$tmp/layout" "$n" push >"$tmp/out" 2>&1; then
         tail -n 20 "$tmp/out" >&2
         echo "failed: $tool, broadcasts to $((n - 1)) nodes, $line" >&2
