@@ -4,6 +4,11 @@
  * host, pass to each other with a rate, a delay, jitter, a queue, losses and frames out of order. wan.sh
  * builds and runs it.
  *
+ * A host hands over up to 64 KiB of a TCP connection at once, as to an adapter that cuts frames itself. Rate,
+ * queue and draws count the frames that such an adapter would make of it. The receiver gets those that pass
+ * in as few pieces as their order allows, as behind an adapter that joins frames. So the path costs the
+ * processor little beside the hosts' own work.
+ *
  *   relay HOSTS MBPS DELAY_US JITTER_US QUEUE_BYTES LOSS_PERCENT LATE_PERCENT OUTAGE_AT_MS OUTAGE_MS
  *
  * makes wan0, wan1, ... and prints "ready". Host i's frames leave at its rate, one after the other, wait
@@ -18,6 +23,7 @@
 #include <fcntl.h>
 #include <linux/if.h>
 #include <linux/if_tun.h>
+#include <linux/virtio_net.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,20 +31,31 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 #define HOSTS 16
-#define FRAME 65600 /* bytes of a frame at most */
-#define BATCH 64    /* frames read from a host in a row */
+#define FRAME 66000 /* bytes that a host hands over at most */
+#define BATCH 16    /* times that a host is read in a row */
 #define NEVER INT64_MAX
 
-struct frame {
+struct frame { /* one, or several of a TCP connection with their common header */
     struct frame *next;
     int64_t at;
     int to; /* host, or -1: all others */
-    size_t len;
+    size_t len, on_wire;
+    struct virtio_net_hdr cut;
     uint8_t bytes[];
+};
+
+/* What a host has handed over, and how it is cut. */
+struct given {
+    struct virtio_net_hdr cut;
+    uint8_t bytes[FRAME];
+    size_t len;          /* of bytes */
+    size_t header, each; /* bytes of a frame's headers, and of each frame's payload */
 };
 
 struct line { /* of frames, in the order of their times */
@@ -86,9 +103,9 @@ static int open_tap(int number)
     int fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
 
     memset(&ifr, 0, sizeof(ifr));
-    ifr.ifr_flags = IFF_TAP | IFF_NO_PI;
+    ifr.ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
     snprintf(ifr.ifr_name, sizeof(ifr.ifr_name), "wan%d", number);
-    if (fd < 0 || ioctl(fd, TUNSETIFF, &ifr)) {
+    if (fd < 0 || ioctl(fd, TUNSETIFF, &ifr) || ioctl(fd, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4)) {
         fprintf(stderr, "relay: no TAP interface: %s\n", strerror(errno));
         exit(77);
     }
@@ -114,46 +131,156 @@ static int64_t pass(int64_t *free, int64_t at, size_t len)
     return *free = begins + (int64_t)((double)len * ns_of_byte);
 }
 
-static void take(struct host *h, const uint8_t *bytes, size_t len, int64_t now)
-{
-    struct line *line = &h->usual;
-    struct frame *f;
-    int64_t at;
+/* ---- cutting ----------------------------------------------------------------------------------------- */
 
-    if (len < 14)
+#define ETHERNET 14u
+
+static unsigned get16(const uint8_t *p)
+{
+    return (unsigned)p[0] << 8 | p[1];
+}
+
+static void put16(uint8_t *p, unsigned v)
+{
+    p[0] = (uint8_t)(v >> 8);
+    p[1] = (uint8_t)v;
+}
+
+/* Return the sum of 16-bit words, folded, for a checksum of the Internet. */
+static unsigned sum16(const uint8_t *p, size_t len, unsigned sum)
+{
+    for (size_t i = 0; i + 1 < len; i += 2)
+        sum += get16(p + i);
+    while (sum >> 16)
+        sum = (sum & 0xffff) + (sum >> 16);
+    return sum;
+}
+
+/* Find where the frames of TCP over IPv4 end. Anything else is one frame. */
+static void measure(struct given *g)
+{
+    const uint8_t *ip = g->bytes + ETHERNET;
+    size_t ip_len, header;
+
+    g->header = 0;
+    g->each = g->len;
+    if ((g->cut.gso_type & ~VIRTIO_NET_HDR_GSO_ECN) != VIRTIO_NET_HDR_GSO_TCPV4 || !g->cut.gso_size ||
+        g->len < ETHERNET + 40)
         return;
-    memcpy(h->address, bytes + 6, 6);
-    h->known = true;
-    if (draw() < loss || (now >= outage_from && now < outage_to))
+    ip_len = (ip[0] & 15u) * 4;
+    if (g->len < ETHERNET + ip_len + 20)
         return;
-    at = pass(&h->sends, now, len);
-    if (at == NEVER || !(f = malloc(sizeof(*f) + len)))
+    header = ETHERNET + ip_len + (ip[ip_len + 12] >> 4) * 4u;
+    if (g->len <= header)
         return;
-    at += delay;
-    if (jitter)
-        at += (int64_t)((uint64_t)jitter * draw() >> 32);
-    if (late && draw() < late) {
-        line = &h->late;
-        at += delay / 4;
+    g->header = header;
+    g->each = g->cut.gso_size;
+}
+
+static size_t frames_of(const struct given *g)
+{
+    return (g->len - g->header + g->each - 1) / g->each;
+}
+
+/* Return frames `from` to `to` - 1 in one piece with headers of their own. NULL: no memory. */
+static struct frame *piece(const struct given *g, size_t from, size_t to)
+{
+    const size_t begin = from * g->each, rest = g->len - g->header;
+    const size_t end = to * g->each < rest ? to * g->each : rest, len = g->header + end - begin;
+    struct frame *f = malloc(sizeof(*f) + len);
+    uint8_t *ip, *tcp, pseudo[4] = {0};
+    size_t ip_len;
+    uint32_t place;
+
+    if (!f)
+        return NULL;
+    *f = (struct frame){.len = len, .on_wire = len + (to - from - 1) * g->header, .cut = g->cut};
+    memcpy(f->bytes, g->bytes, g->header);
+    memcpy(f->bytes + g->header, g->bytes + g->header + begin, end - begin);
+    if (!g->header || end - begin == rest)
+        return f;
+    ip = f->bytes + ETHERNET;
+    ip_len = (ip[0] & 15u) * 4;
+    tcp = ip + ip_len;
+    put16(ip + 2, (unsigned)(len - ETHERNET));
+    put16(ip + 4, get16(ip + 4) + (unsigned)from);
+    put16(ip + 10, 0);
+    put16(ip + 10, ~sum16(ip, ip_len, 0));
+    place = (uint32_t)get16(tcp + 4) << 16 | get16(tcp + 6);
+    place += (uint32_t)begin;
+    put16(tcp + 4, place >> 16);
+    put16(tcp + 6, place);
+    if (end < rest)
+        tcp[13] &= (uint8_t)~0x09; /* FIN and PSH belong to the last frame, */
+    if (from)
+        tcp[13] &= (uint8_t)~0x80; /* CWR to the first */
+    /* The receiver's kernel completes the checksum from that of the pseudo header. */
+    pseudo[1] = ip[9];
+    put16(pseudo + 2, (unsigned)(len - ETHERNET - ip_len));
+    put16(tcp + 16, sum16(ip + 12, 8, sum16(pseudo, sizeof(pseudo), 0)));
+    if (to - from == 1) {
+        f->cut.gso_type = VIRTIO_NET_HDR_GSO_NONE;
+        f->cut.gso_size = 0;
     }
+    return f;
+}
+
+static void append(struct line *line, struct frame *f, int64_t at)
+{
     line->last = at > line->last ? at : line->last;
-    *f = (struct frame){.at = line->last, .to = host_of(bytes), .len = len};
-    memcpy(f->bytes, bytes, len);
+    f->at = line->last;
     *line->end = f;
     line->end = &f->next;
+}
+
+/* Draw each frame's fate, and put those that pass onto their lines, as one piece while fates are the same. */
+static void take(struct host *h, struct given *g, int64_t now)
+{
+    enum { GONE, USUAL, LATE } fate, before = GONE;
+    size_t from = 0, frames;
+    int64_t at = 0, last = 0;
+
+    if (g->len < ETHERNET)
+        return;
+    memcpy(h->address, g->bytes + 6, 6);
+    h->known = true;
+    measure(g);
+    frames = frames_of(g);
+    for (size_t i = 0; i <= frames; i++, before = fate, last = at) {
+        const size_t payload = i + 1 < frames ? g->each : g->len - g->header - (frames - 1) * g->each;
+
+        fate = GONE;
+        if (i < frames && draw() >= loss && (now < outage_from || now >= outage_to) &&
+            (at = pass(&h->sends, now, g->header + payload)) != NEVER)
+            fate = late && draw() < late ? LATE : USUAL;
+        if (i == frames || fate != before) {
+            struct frame *f = before == GONE ? NULL : piece(g, from, i);
+
+            if (f) {
+                f->to = host_of(g->bytes);
+                last += delay + (before == LATE ? delay / 4 : 0);
+                if (jitter)
+                    last += (int64_t)((uint64_t)jitter * draw() >> 32);
+                append(before == LATE ? &h->late : &h->usual, f, last);
+            }
+            from = i;
+        }
+    }
 }
 
 /* Read what a host has sent. Return whether there may be more. */
 static bool read_host(struct host *h)
 {
-    static uint8_t bytes[FRAME];
+    static struct given g;
 
     for (int i = 0; i < BATCH; i++) {
-        const ssize_t n = read(h->fd, bytes, sizeof(bytes));
+        struct iovec parts[] = {{&g.cut, sizeof(g.cut)}, {g.bytes, sizeof(g.bytes)}};
+        const ssize_t n = readv(h->fd, parts, 2);
 
-        if (n <= 0)
+        if (n <= (ssize_t)sizeof(g.cut))
             return false;
-        take(h, bytes, (size_t)n, now_ns());
+        g.len = (size_t)n - sizeof(g.cut);
+        take(h, &g, now_ns());
     }
     return true;
 }
@@ -172,12 +299,13 @@ static int64_t deliver(struct host *h, int64_t now)
 
     while ((line = next_line(h))->first && line->first->at <= now) {
         struct frame *f = line->first;
+        struct iovec parts[] = {{&f->cut, sizeof(f->cut)}, {f->bytes, f->len}};
 
         for (int i = 0; i < hosts; i++)
             if (i != h - host &&
                 (f->to == i || f->to < 0)) /* the receiver's own queue drops what is too much */
-                if (pass(&host[i].receives, f->at, f->len) != NEVER)
-                    (void)!write(host[i].fd, f->bytes, f->len);
+                if (pass(&host[i].receives, f->at, f->on_wire) != NEVER)
+                    (void)!writev(host[i].fd, parts, 2);
         line->first = f->next;
         if (!line->first)
             line->end = &line->first;
@@ -212,6 +340,7 @@ int main(int argc, char **argv)
         fds[i] = (struct pollfd){.fd = host[i].fd, .events = POLLIN};
     }
     fds[hosts] = (struct pollfd){.fd = 0, .events = POLLIN};
+    prctl(PR_SET_TIMERSLACK, 1);
     puts("ready");
     fflush(stdout);
     for (;;) {
