@@ -114,6 +114,8 @@ struct outer {
     int inside;  /* inner steps between two outer ones, of FSDP inside the node */
     int scalar;  /* a mean loss after each outer step */
     int edit;    /* EDiT: the norm of a layer before its sum, and the layer's gather after it */
+    int delay;   /* inner steps between the sums of a fragment and their use */
+    size_t tail; /* zeros at the end of each bucket, where the next parameter did not fit */
     int vouched; /* the settings name the sums */
 };
 
@@ -130,25 +132,45 @@ static void inside(struct comm *shards, const struct unit *u, address full, int 
         reduce_scatter(shards, &gradient, u->g[0], u->g[1]);
 }
 
-/* Sum the movement of one unit, and let the outer optimizer (SGD with Nesterov's momentum) apply it. */
-static void move(struct comm *world, struct replicas *s, struct unit *u, address at, int vouched)
+/* Sum the movement of one unit. */
+static void sum_movement(struct comm *world, struct replicas *s, struct unit *u, address at,
+                         const struct outer *set)
 {
     const struct buffer b = {.type = ncclFloat32,
                              .n = u->n,
                              .send = at,
                              .recv = at,
-                             .what = vouched ? u->buffer : EITHER(u->buffer)};
+                             .what = set->vouched ? u->buffer : EITHER(u->buffer)};
 
     for (int r = 0; r < NODES; r++)
         for (size_t k = 0; k < u->n; k++)
-            u->g[r][k] = s->outer[k] - s->w[r][k];
+            u->g[r][k] = k < u->n - set->tail ? s->outer[k] - s->w[r][k] : 0;
     all_reduce(world, &b, u->g[0], u->g[1]);
+}
+
+/* Let the outer optimizer (SGD with Nesterov's momentum) apply the sum. */
+static void apply_movement(struct replicas *s, struct unit *u)
+{
     for (size_t k = 0; k < u->n; k++) {
         const float g = 0.5f * (u->g[0][k] + u->g[1][k]);
         s->momentum[k] = 0.9f * s->momentum[k] + g;
         s->outer[k] -= 0.7f * (0.9f * s->momentum[k] + g);
         u->w[k] = s->w[0][k] = s->w[1][k] = s->outer[k];
     }
+}
+
+static void move(struct comm *world, struct replicas *s, struct unit *u, address at, const struct outer *set)
+{
+    sum_movement(world, s, u, at, set);
+    apply_movement(s, u);
+}
+
+/* Announce the traffic of FSDP inside the node for so many inner steps. */
+static void inner_steps(struct comm *shards, const struct model *m, int units, address full, int steps)
+{
+    for (int k = 0; k < steps; k++)
+        for (int i = 0; i < 2 * units; i++) /* forward, backward */
+            inside(shards, &m->unit[i < units ? i : 2 * units - 1 - i], full, i >= units);
 }
 
 /* DiLoCo and its kin: average the movement of a node's parameters as a gradient for an outer optimizer. Only
@@ -176,9 +198,7 @@ static void outer(struct job *job, size_t n, const struct outer *set)
         /* what the inner steps have left behind */
         const address other = set->memory == FIXED ? 0 : memory_take(memory, (1 + draw(&m->random) % 4) * n);
 
-        for (int k = 0; k < set->inside; k++)
-            for (int i = 0; i < 2 * units; i++) /* forward, backward */
-                inside(shards, &m->unit[i < units ? i : 2 * units - 1 - i], full, i >= units);
+        inner_steps(shards, m, units, full, set->inside);
         for (int i = from; i < to && set->memory == TOGETHER; i++)
             at[order[i]] = memory_take(memory, m->unit[order[i]].n * 4);
         for (int i = from; i < to; i++) {
@@ -189,12 +209,17 @@ static void outer(struct job *job, size_t n, const struct outer *set)
             train(&s[o], &m->unit[o], m, o, 3);
             if (set->edit)
                 all_reduce_scalar(world, scalar, model_loss(m, 0), model_loss(m, 1));
-            move(world, &s[o], &m->unit[o], at[o], set->vouched);
+            sum_movement(world, &s[o], &m->unit[o], at[o], set);
+            if (!set->delay)
+                apply_movement(&s[o], &m->unit[o]);
             if (set->edit)
                 inside(shards, &m->unit[o], full, 0);
             if (set->memory == ONE_BY_ONE)
                 memory_give(memory, at[o]);
         }
+        inner_steps(shards, m, units, full, set->delay);
+        for (int i = from; i < to && set->delay; i++) /* what inner steps did meanwhile is lost */
+            apply_movement(&s[order[i]], &m->unit[order[i]]);
         for (int i = from; i < to && set->memory == TOGETHER; i++)
             memory_give(memory, at[order[i]]);
         if (set->memory != FIXED)
@@ -219,9 +244,9 @@ static void same(struct job *job)
         const int i = job_now(job) % 6;
 
         train(&s[i], &large->unit[i], large, i, 3);
-        move(world, &s[i], &large->unit[i], at[0], 1);
+        move(world, &s[i], &large->unit[i], at[0], &(struct outer){.vouched = 1});
         train(&s[6 + i], &small->unit[i], small, i, 3);
-        move(world, &s[6 + i], &small->unit[i], at[1], 1);
+        move(world, &s[6 + i], &small->unit[i], at[1], &(struct outer){.vouched = 1});
     }
 }
 
@@ -244,6 +269,13 @@ JOB(diloco_flat_vouched, OUTER(.units = 1, .memory = ONE_BY_ONE, .vouched = 1))
 JOB(diloco_buckets, OUTER(BUCKETS, .memory = TOGETHER))
 JOB(diloco_buckets_vouched, OUTER(BUCKETS, .memory = TOGETHER, .vouched = 1))
 JOB(diloco_buckets_in_turn_vouched, OUTER(BUCKETS, .memory = ONE_BY_ONE, .vouched = 1))
+/* torchft in full: the sums of all buckets of a fragment, the inner steps of the delay, then their use. A
+ * parameter that does not fit begins the next bucket. */
+#define TORCHFT \
+    .units = 6, .first = LAYER / 2, .last = 1, .fragments = 2, .memory = TOGETHER, .inside = 3, .delay = 2, \
+    .tail = 3000
+JOB(torchft, OUTER(TORCHFT))
+JOB(torchft_vouched, OUTER(TORCHFT, .vouched = 1))
 /* Streaming DiLoCo: fragments in turn. */
 JOB(streaming, OUTER(.units = 11, .first = 2 * LAYER, .fragments = 12, .memory = ONE_BY_ONE, .inside = 3))
 JOB(streaming_vouched,
@@ -281,6 +313,8 @@ const struct job_entry jobs_local[] = {
     {"diloco-buckets", diloco_buckets, {0}},
     {"diloco-buckets-vouched", diloco_buckets_vouched, {FED}},
     {"diloco-buckets-in-turn-vouched", diloco_buckets_in_turn_vouched, {FED}},
+    {"torchft-diloco", torchft, {.all_collnet = 1, .steps = 120}},
+    {"torchft-diloco-vouched", torchft_vouched, {.all_collnet = 1, .steps = 120, FED}},
     {"streaming-diloco", streaming, {.steps = 240}},
     {"streaming-diloco-vouched", streaming_vouched, {.steps = 240, FED}},
     {"streaming-diloco-fixed-vouched", streaming_fixed_vouched, {.steps = 240, FED}},
