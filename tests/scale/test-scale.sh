@@ -20,6 +20,23 @@ trap 'rm -rf "$here"' EXIT
 # Distant nodes: NCCL's window is the limit, or with larger buffers the link.
 "$scale" --nodes 2,4,8 --bytes 512M --gbps 10 --latency-us 35000 --chunk 512K --ops reduce_scatter --schedules direct,two-hop --tolerance 15
 "$scale" --nodes 2,4,8 --bytes 512M --gbps 10 --latency-us 35000 --chunk 512K --ops all_reduce --schedules direct --tolerance 5
+# The schedule that auto takes is the faster one or nearly, and direct sums are reckoned, whatever share of a
+# block NCCL's window holds.
+for bytes in 256M 1G; do
+    for buffer in 4M 16M; do
+        "$scale" --nodes 4,8 --bytes $bytes --gbps 10 --latency-us 1000 --rtt-us 2000 --buffer $buffer \
+            --ops reduce_scatter --schedules auto,direct,two-hop --csv | sed "s/^/$bytes,$buffer,/"
+    done
+done | tee "$here/window"
+awk -F, '{ ms[$1, $2, $3, $5] = $8; group[$1 SUBSEP $2 SUBSEP $3]; rows++
+        if ($5 == "direct" && ($11 > 20 || $11 < -20)) bad = 1 }
+    END {
+        for (g in group) {
+            best = ms[g, "direct"] < ms[g, "two-hop"] ? ms[g, "direct"] : ms[g, "two-hop"]
+            bad = bad || ms[g, "auto"] > 1.1 * best
+        }
+        exit bad || rows != 24
+    }' "$here/window"
 # On a grid, too: a node that waits for other rows sums for them meanwhile.
 "$scale" --nodes 4,8 --bytes 256M --gbps 10 --latency-us 10000 --rtt-us 20000 --buffer 64M \
     --ops all_reduce --schedules two-level --tolerance 20

@@ -128,9 +128,8 @@ const struct nb_schedule_ops nb_schedule_two_hop_gather = {
  * Return how the sum of the second hop is coded, for the choice between the schedules.
  *
  * The choice is the same as for all-gathers, but here owners receive. Contributions are staged, so nodes run
- * ahead of the block that is summed. Over links of limited speed (docs/performance.md) about
- *   k = 3/2 + N F / 8B, at most N (policy/reckon/cost.c)
- * owners receive at the same time, and
+ * ahead of the block that is summed. k owners receive at the same time (nb_cost_owners in
+ * policy/reckon/reckon.h), about 1 + F/B, and
  *   direct    takes N (N-1) B t / k
  *   two hops  takes N B t, and a tenth more for the latency. The second hop goes to the block's owner, so 6
  *             or 8 bits there (NIBBLE_SECOND_HOP) take half as much again or twice as much.

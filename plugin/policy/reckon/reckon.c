@@ -184,25 +184,16 @@ static double link_bytes(const struct nb_cost_op *op, int columns, const struct 
 #define NEAR_PIPE MIB
 
 /* Return the number of owners whose links work at the same time. In a gather they are the owners of the
- * blocks that NCCL's window touches, and nibble-scale finds a tenth more. In a reduce-scatter nodes run ahead
- * of the summed block by the length of their staging, and of a distant link's buffers, so that little more
- * than one large block is under way. */
+ * blocks that NCCL's window touches, and nibble-scale finds a tenth more. */
 static double owners_of(const struct nb_cost_machine *f, const struct nb_cost_op *op, double flight,
                         double block)
 {
-    if (op->func == NB_FUNC_ALL_GATHER)
-        return nb_min_double(op->nodes, 1 + 1.1 * flight / block);
-
     /* Buffers of twice the bandwidth-delay product, for a round trip of two hops. */
     const double pipe = nb_max_double(0, 4 * f->link * f->latency - NEAR_PIPE);
-    const double ahead = op->credits * op->unit + pipe / op->ratio;
-    const double most = op->nodes > 2 ? nb_cost_owners(op->nodes, flight, block)
-                                      : nb_min_double(op->nodes, 1 + flight / (op->nodes * block));
 
-    if (flight >= op->nodes * block) /* NCCL hands over all blocks at once */
-        return op->nodes;
-    return block > ahead ? nb_min_double(most, block / (block - ahead) + op->nodes * flight / (8 * block))
-                         : most;
+    if (op->func == NB_FUNC_ALL_GATHER)
+        return nb_min_double(op->nodes, 1 + 1.1 * flight / block);
+    return nb_cost_owners(op->nodes, flight, block, op->credits * op->unit, pipe / op->ratio);
 }
 
 /* Return whether rows lie within sites, so that only hops along columns are distant. */

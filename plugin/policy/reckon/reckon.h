@@ -132,14 +132,29 @@ double nb_cost_turns(const struct nb_cost_machine *figures, const struct nb_cost
 double nb_cost_alone(const struct nb_cost_machine *figures, const struct nb_cost_op *op, int columns,
                      double call);
 
-/* Return the number of owners that receive a direct reduce-scatter's values at the same time, with blocks of
- * `block` bytes and `flight` bytes in flight. Contributions are staged, so that nodes run ahead of the summed
- * block. As measured over links of limited speed (docs/performance.md). */
-static inline double nb_cost_owners(double nodes, double flight, double block)
-{
-    const double owners = 1.5 + nodes * flight / (8 * block);
+#define NB_COST_AHEAD (48 * 131072.0) /* bytes that a node stages for another one, by default */
 
-    return owners > nodes ? nodes : owners;
+/* Return the number of owners that receive a direct reduce-scatter's values at the same time, with blocks of
+ * `block` bytes and `flight` bytes in flight. NCCL's window lies in 1 + flight/block blocks. Nodes run ahead
+ * of it by the bytes that they stage (`ahead`) and that a distant link's buffers hold (`pipe`). The more
+ * nodes there are, the more of the staged bytes belong to later blocks. So N blocks take so many turns of a
+ * block's time, and a last turn that is not full takes nearly a whole block's. Of two nodes only one sends at
+ * a time, until half of the bytes are in flight. The figures are close to the times of nibble-scale
+ * (tests/scale/test-scale.sh, tools/model/test_predict.c). */
+static inline double nb_cost_owners(double nodes, double flight, double block, double ahead, double pipe)
+{
+    const double window = flight / block, share = nodes > 3 ? 0.4 + 0.7 * log2(nodes / 4) : 0;
+    const double held = pipe < block / 3 ? block / (block - pipe) - 1 : 0.5;
+    const double staged = share * ahead / block;
+    const double more = fmax(staged, fmin(0.5, staged + held)), turns = nodes / (1 + window + more);
+    double taken = fmax(turns, 0.5 + 0.85 * turns);
+
+    if (nodes <= 2)
+        return 2 / fmax(1, 2 - 0.875 * window);
+    if (turns < 2)
+        taken = fmax(2 - fmin(0.5, more), 0.5 + 0.85 * turns);
+    taken = fmax(1, fmin(taken, 1 + 3.5 * (turns - 1)));
+    return nodes / taken;
 }
 
 /* Coding of the second hop's sums in two hops. */
@@ -180,11 +195,13 @@ static inline double nb_cost_two_hops(double nodes, double flight, double block,
 static inline bool nb_cost_two_hops_pay(double nodes, double flight, double block, double hop,
                                         enum nb_cost_second second)
 {
-    const double near = second == NB_COST_SECOND_INT8 ? 2.2 : second == NB_COST_SECOND_INT6 ? 1.6 : 1.1;
+    const double near = second == NB_COST_SECOND_INT8 ? 2.2 : second == NB_COST_SECOND_INT6 ? 1.45 : 1.1;
     const double promise = second == NB_COST_SECOND_INT4 ? 1.5 : 1;
     const double two_hops = nb_cost_two_hops(nodes, flight, block, hop, near);
+    /* A link's buffers hold twice a round trip. */
+    const double owners = nb_cost_owners(nodes, flight, block, NB_COST_AHEAD, 4 * hop * block);
 
-    return (nodes - 1) / nb_cost_owners(nodes, flight, block) >= promise * two_hops;
+    return (nodes - 1) / owners >= promise * two_hops;
 }
 
 /* Return whether an all-gather goes by two hops in a full mesh of three nodes and more.
