@@ -49,9 +49,10 @@ int nb_chains_init(struct nb_chains *c, uint32_t entries)
 
     while (n < entries)
         n *= 2;
-    c->head = malloc(n * sizeof(*c->head));
+    c->head = malloc((n + entries) * sizeof(*c->head));
     if (!c->head)
         return -ENOMEM;
+    c->next = c->head + n;
     memset(c->head, 0xff, n * sizeof(*c->head));
     c->mask = n - 1;
     return 0;
@@ -61,4 +62,21 @@ void nb_chains_free(struct nb_chains *c)
 {
     free(c->head);
     c->head = NULL;
+}
+
+void nb_chains_add(struct nb_chains *c, uint64_t hash, uint32_t at)
+{
+    uint32_t *head = &c->head[hash & c->mask];
+
+    c->next[at] = *head;
+    *head = at;
+}
+
+void nb_chains_remove(struct nb_chains *c, uint64_t hash, uint32_t at)
+{
+    uint32_t *link = &c->head[hash & c->mask];
+
+    while (*link != at)
+        link = &c->next[*link];
+    *link = c->next[at];
 }

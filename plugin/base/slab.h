@@ -45,11 +45,21 @@ static inline void *nb_slab_at(const struct nb_slab *slab, uint32_t i)
 /* A hash table whose entries are elements of an array or slab. Entries with the same hash form a chain by
  * their indices, so that inserting allocates no memory. */
 struct nb_chains {
-    uint32_t *head;
+    uint32_t *head, *next; /* of each hash, and [entries] */
     uint32_t mask;
 };
+/* Set up chains of `entries` entries. Return 0 or -ENOMEM. */
 int nb_chains_init(struct nb_chains *c, uint32_t entries);
 void nb_chains_free(struct nb_chains *c);
+/* Return the first entry of the hash's chain, or NB_NONE. Other hashes may share the chain. c->next[] leads
+ * on. */
+static inline uint32_t nb_chains_first(const struct nb_chains *c, uint64_t hash)
+{
+    return c->head[hash & c->mask];
+}
+/* Put an entry into its hash's chain, or take it out again. */
+void nb_chains_add(struct nb_chains *c, uint64_t hash, uint32_t at);
+void nb_chains_remove(struct nb_chains *c, uint64_t hash, uint32_t at);
 uint64_t nb_mix(uint64_t a, uint64_t b);
 
 #endif

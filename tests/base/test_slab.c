@@ -85,4 +85,31 @@ START_TEST(no_memory)
 }
 END_TEST
 
-SUITE_MAIN("base/slab", TEST(entries_stay_where_they_are), TEST(all_at_once_and_small), TEST(no_memory))
+/* Entries of one hash form a chain, the last one first, and leave it in any order. */
+START_TEST(chains)
+{
+    struct nb_chains c = {0};
+
+    ck_assert_int_eq(nb_chains_init(&c, 17), 0);
+    ck_assert_uint_eq(nb_chains_first(&c, 5), NB_NONE);
+    nb_chains_add(&c, 5, 0);
+    nb_chains_add(&c, 5 + 32, 16); /* shares the chain */
+    nb_chains_add(&c, 6, 3);
+    nb_chains_add(&c, 5, 7);
+    ck_assert_uint_eq(nb_chains_first(&c, 5), 7);
+    ck_assert_uint_eq(c.next[7], 16);
+    ck_assert_uint_eq(c.next[16], 0);
+    ck_assert_uint_eq(c.next[0], NB_NONE);
+    nb_chains_remove(&c, 5 + 32, 16);
+    ck_assert_uint_eq(c.next[7], 0);
+    nb_chains_remove(&c, 5, 7);
+    ck_assert_uint_eq(nb_chains_first(&c, 5), 0);
+    nb_chains_remove(&c, 5, 0);
+    ck_assert_uint_eq(nb_chains_first(&c, 5), NB_NONE);
+    ck_assert_uint_eq(nb_chains_first(&c, 6), 3);
+    nb_chains_free(&c);
+}
+END_TEST
+
+SUITE_MAIN("base/slab", TEST(entries_stay_where_they_are), TEST(all_at_once_and_small), TEST(no_memory),
+           TEST(chains))

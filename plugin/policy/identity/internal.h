@@ -106,7 +106,6 @@ struct nb_weight_block {
     uint64_t count;  /* elements, or bytes for a type of bytes */
     uint32_t number; /* the caller's number */
     uint32_t own;    /* its place in the table */
-    uint32_t chain;  /* next one with the same hash */
     uint32_t below;  /* next one down in the stack */
     uint32_t pass;   /* pass of its communicator in which it went onto the stack */
     uint32_t place;  /* place in the stack, from 0 */
@@ -200,7 +199,7 @@ struct nb_call {
 };
 
 struct nb_key { /* a buffer of a signature */
-    uint32_t sig, chain;
+    uint32_t sig;
     uint64_t send, recv;
     uint64_t step;         /* step of its signature when last seen */
     uint32_t streak;       /* steps in a row in which it came */
@@ -215,7 +214,6 @@ struct nb_sig {
     ncclDataType_t type;
     uint32_t own; /* its place in the table */
     int bucket;   /* 1: all-reduces that DDP's reducer calls */
-    uint32_t chain;
     int taken;
     uint64_t used;                    /* last call that used it */
     uint64_t calls, bursts;           /* reductions, and reductions that followed another signature's */

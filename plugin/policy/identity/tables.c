@@ -15,21 +15,16 @@
 
 /* ---- signatures and buffers -------------------------------------------------------------------------- */
 
-static uint32_t *sig_chain(struct nb_identity *id, uint64_t comm, enum nb_func func, ncclDataType_t type,
-                           uint64_t count)
+static uint64_t hash_of(uint64_t comm, enum nb_func func, ncclDataType_t type, uint64_t count)
 {
-    return &id->sig_chains.head[nb_mix(nb_mix(comm, count), (uint64_t)func << 8 | (uint64_t)type) &
-                                id->sig_chains.mask];
+    return nb_mix(nb_mix(comm, count), (uint64_t)func << 8 | (uint64_t)type);
 }
 
 void nb_sig_free(struct nb_identity *id, uint32_t at)
 {
     struct nb_sig *s = nb_sig_at(id, at);
-    uint32_t *link = sig_chain(id, s->comm, s->func, s->type, s->count);
 
-    while (*link != at)
-        link = &nb_sig_at(id, *link)->chain;
-    *link = s->chain;
+    nb_chains_remove(&id->sig_chains, hash_of(s->comm, s->func, s->type, s->count), at);
     nb_set_clear(&id->buffers, &s->set);
     s->taken = 0;
     if (id->rare == at)
@@ -38,11 +33,11 @@ void nb_sig_free(struct nb_identity *id, uint32_t at)
 
 struct nb_sig *nb_sig_of(struct nb_identity *id, const struct nb_identity_call *c)
 {
-    uint32_t *head = sig_chain(id, c->comm, c->func, c->type, c->count);
+    const uint64_t hash = hash_of(c->comm, c->func, c->type, c->count);
     uint32_t at;
     struct nb_sig *s;
 
-    for (at = *head; at != NB_NONE; at = nb_sig_at(id, at)->chain) {
+    for (at = nb_chains_first(&id->sig_chains, hash); at != NB_NONE; at = id->sig_chains.next[at]) {
         s = nb_sig_at(id, at);
         if (s->comm == c->comm && s->func == c->func && s->type == c->type && s->count == c->count &&
             s->bucket == c->bucket) {
@@ -69,8 +64,7 @@ struct nb_sig *nb_sig_of(struct nb_identity *id, const struct nb_identity_call *
     s->taken = 1;
     s->used = id->announced;
     nb_set_init(&s->set);
-    s->chain = *head;
-    *head = at;
+    nb_chains_add(&id->sig_chains, hash, at);
     return s;
 }
 
@@ -79,32 +73,22 @@ static struct nb_key *key_at(const struct nb_identity *id, uint32_t at)
     return nb_slab_at(&id->keys, at);
 }
 
-static uint32_t *key_chain(struct nb_identity *id, uint32_t sig, uint64_t send)
-{
-    return &id->key_chains.head[nb_mix(send, sig) & id->key_chains.mask];
-}
-
 struct nb_key *nb_key_of(struct nb_identity *id, uint32_t sig, uint64_t send)
 {
-    uint32_t *head = key_chain(id, sig, send);
+    uint32_t at = nb_chains_first(&id->key_chains, nb_mix(send, sig));
     struct nb_key *k;
 
-    for (uint32_t at = *head; at != NB_NONE; at = key_at(id, at)->chain)
+    for (; at != NB_NONE; at = id->key_chains.next[at])
         if (key_at(id, at)->sig == sig && key_at(id, at)->send == send)
             return key_at(id, at);
     /* Replace in turn: recycled memory makes many keys that never come again. */
-    uint32_t at = nb_slab_reach(&id->keys, id->key_hand + 1) ? 0 : id->key_hand;
+    at = nb_slab_reach(&id->keys, id->key_hand + 1) ? 0 : id->key_hand;
     id->key_hand = at + 1;
     k = key_at(id, at);
-    if (k->taken) {
-        uint32_t *link = key_chain(id, k->sig, k->send);
-        while (*link != at)
-            link = &key_at(id, *link)->chain;
-        *link = k->chain;
-    }
-    head = key_chain(id, sig, send);
-    *k = (struct nb_key){.sig = sig, .send = send, .taken = 1, .chain = *head};
-    *head = at;
+    if (k->taken)
+        nb_chains_remove(&id->key_chains, nb_mix(k->send, k->sig), at);
+    *k = (struct nb_key){.sig = sig, .send = send, .taken = 1};
+    nb_chains_add(&id->key_chains, nb_mix(send, sig), at);
     return k;
 }
 

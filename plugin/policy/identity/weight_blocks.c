@@ -45,19 +45,11 @@ static struct nb_weight_block *weight_block_at(const struct nb_weight_blocks *u,
     return nb_slab_at(&u->slab, at);
 }
 
-static uint32_t *chain_of(struct nb_weight_blocks *u, uint64_t comm, uint32_t number)
-{
-    return &u->chains.head[nb_mix(comm, number) & u->chains.mask];
-}
-
 static void release(struct nb_weight_blocks *u, uint32_t at)
 {
     struct nb_weight_block *old = weight_block_at(u, at);
-    uint32_t *link = chain_of(u, old->comm, old->number);
 
-    while (*link != at)
-        link = &weight_block_at(u, *link)->chain;
-    *link = old->chain;
+    nb_chains_remove(&u->chains, nb_mix(old->comm, old->number), at);
     old->taken = 0;
 }
 
@@ -102,7 +94,8 @@ void nb_weight_blocks_forget(struct nb_weight_blocks *u, uint64_t comm)
 
 struct nb_weight_block *nb_weight_blocks_find(struct nb_weight_blocks *u, uint64_t comm, uint32_t number)
 {
-    for (uint32_t at = *chain_of(u, comm, number); at != NB_NONE; at = weight_block_at(u, at)->chain)
+    for (uint32_t at = nb_chains_first(&u->chains, nb_mix(comm, number)); at != NB_NONE;
+         at = u->chains.next[at])
         if (weight_block_at(u, at)->comm == comm && weight_block_at(u, at)->number == number)
             return weight_block_at(u, at);
     return NULL;
@@ -111,7 +104,7 @@ struct nb_weight_block *nb_weight_blocks_find(struct nb_weight_blocks *u, uint64
 struct nb_weight_block *nb_weight_blocks_get(struct nb_weight_blocks *u, uint64_t comm, uint32_t number)
 {
     struct nb_weight_block *weight_block = nb_weight_blocks_find(u, comm, number);
-    uint32_t at, *head;
+    uint32_t at;
 
     if (weight_block)
         return weight_block;
@@ -128,9 +121,7 @@ struct nb_weight_block *nb_weight_blocks_get(struct nb_weight_blocks *u, uint64_
     }
     *weight_block =
         (struct nb_weight_block){.comm = comm, .number = number, .own = at, .below = NB_NONE, .taken = 1};
-    head = chain_of(u, comm, number);
-    weight_block->chain = *head;
-    *head = at;
+    nb_chains_add(&u->chains, nb_mix(comm, number), at);
     return weight_block;
 }
 

@@ -220,7 +220,7 @@ struct nb_sizes {
 
 struct
     nb_class_key { /* memory that a signature's sums come from, a predicted buffer, or a place in the step */
-    uint32_t sig, chain;
+    uint32_t sig;
     uint64_t send;         /* its address, or the name of the buffer or place */
     struct nb_sizes sizes; /* of a buffer or place */
     uint64_t step;         /* of a reduce-scatter: the last step in which it came, */
@@ -256,7 +256,6 @@ struct nb_class_sig {
     enum nb_func func;
     ncclDataType_t type;
     uint32_t own; /* its place in the table */
-    uint32_t chain;
     int taken;
     uint64_t used, announced, calls, sampled;
     uint64_t bursts;                          /* calls that followed a call of another signature */

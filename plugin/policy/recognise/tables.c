@@ -121,21 +121,16 @@ void nb_classify_destroy(struct nb_classify *c)
     free(c);
 }
 
-static uint32_t *sig_chain(struct nb_classify *c, uint64_t comm, enum nb_func func, ncclDataType_t type,
-                           uint64_t count)
+static uint64_t hash_of(uint64_t comm, enum nb_func func, ncclDataType_t type, uint64_t count)
 {
-    return &c->sig_chains
-                .head[nb_mix(nb_mix(comm, count), (uint64_t)func << 8 | (uint64_t)type) & c->sig_chains.mask];
+    return nb_mix(nb_mix(comm, count), (uint64_t)func << 8 | (uint64_t)type);
 }
 
 static void free_sig(struct nb_classify *c, uint32_t at)
 {
     struct nb_class_sig *s = nb_class_sig_at(c, at);
-    uint32_t *link = sig_chain(c, s->comm, s->func, s->type, s->count);
 
-    while (*link != at)
-        link = &nb_class_sig_at(c, *link)->chain;
-    *link = s->chain;
+    nb_chains_remove(&c->sig_chains, hash_of(s->comm, s->func, s->type, s->count), at);
     nb_book_clear(&s->book);
     s->taken = 0;
 }
@@ -153,11 +148,11 @@ static enum nb_caller said_of(const struct nb_class_op *op)
 
 struct nb_class_sig *nb_class_sig_of(struct nb_classify *c, const struct nb_class_op *op)
 {
-    uint32_t *head = sig_chain(c, op->comm, op->func, op->type, op->count);
+    const uint64_t hash = hash_of(op->comm, op->func, op->type, op->count);
     uint32_t at;
     struct nb_class_sig *s;
 
-    for (at = *head; at != NB_NONE; at = nb_class_sig_at(c, at)->chain) {
+    for (at = nb_chains_first(&c->sig_chains, hash); at != NB_NONE; at = c->sig_chains.next[at]) {
         s = nb_class_sig_at(c, at);
         if (s->comm == op->comm && s->func == op->func && s->type == op->type && s->count == op->count &&
             s->bucket == is_bucket(op) && s->said == said_of(op)) {
@@ -186,9 +181,7 @@ struct nb_class_sig *nb_class_sig_of(struct nb_classify *c, const struct nb_clas
                                .taken = 1,
                                .used = ++c->now,
                                .reason = NB_WHY_COUNT};
-    head = sig_chain(c, op->comm, op->func, op->type, op->count);
-    s->chain = *head;
-    *head = at;
+    nb_chains_add(&c->sig_chains, hash, at);
     return s;
 }
 
@@ -211,25 +204,19 @@ struct nb_class_comm *nb_class_comm_of(struct nb_classify *c, uint64_t comm)
 
 struct nb_class_key *nb_class_key_of(struct nb_classify *c, uint32_t sig, uint64_t send)
 {
-    uint32_t *head = &c->key_chains.head[nb_mix(send, sig) & c->key_chains.mask];
-    uint32_t at;
+    uint32_t at = nb_chains_first(&c->key_chains, nb_mix(send, sig));
     struct nb_class_key *k;
 
-    for (at = *head; at != NB_NONE; at = key_at(c, at)->chain)
+    for (; at != NB_NONE; at = c->key_chains.next[at])
         if (key_at(c, at)->sig == sig && key_at(c, at)->send == send)
             return key_at(c, at);
     at = nb_slab_reach(&c->keys, c->key_hand + 1) ? 0 : c->key_hand;
     c->key_hand = at + 1;
     k = key_at(c, at);
-    if (k->taken) {
-        uint32_t *link = &c->key_chains.head[nb_mix(k->send, k->sig) & c->key_chains.mask];
-        while (*link != at)
-            link = &key_at(c, *link)->chain;
-        *link = k->chain;
-    }
-    head = &c->key_chains.head[nb_mix(send, sig) & c->key_chains.mask];
-    *k = (struct nb_class_key){.sig = sig, .send = send, .round = UINT64_MAX, .taken = 1, .chain = *head};
-    *head = at;
+    if (k->taken)
+        nb_chains_remove(&c->key_chains, nb_mix(k->send, k->sig), at);
+    *k = (struct nb_class_key){.sig = sig, .send = send, .round = UINT64_MAX, .taken = 1};
+    nb_chains_add(&c->key_chains, nb_mix(send, sig), at);
     return k;
 }
 
