@@ -153,6 +153,7 @@ static struct result play(struct nb_classify *c, const struct trace *t)
         nb_classify_call(c, &op);
         if (!e->call.passes)
             continue;
+        op.passes = (uint64_t)e->step + 1; /* as identity tells passes apart */
         model_samples(e, i, samples, SAMPLES);
         if (e->call.func == NB_FUNC_ALL_GATHER) {
             nb_classify_gather(c, &op, samples, SAMPLES);

@@ -9,8 +9,7 @@
 #include "base/nccl_names.h"
 #include "policy/rules/rules.h"
 
-#define BUCKET 65536u     /* elements of sums that mark steps without gathers. Metrics are smaller */
-#define LONE_PER_STEP 16u /* assumed calls a step on a communicator with a single signature */
+#define LONE_PER_STEP 16u /* assumed calls a step where nothing tells steps apart */
 #define LARGE 1024u       /* elements. Smaller sums are scalars, which do not tell steps apart */
 #define CHANGES 3u        /* of a gathered block until it counts as weights */
 #define STEADY_FROM 34u   /* calls with samples from which likeness counts as evidence against gradients */
@@ -89,7 +88,6 @@ void nb_classify_call(struct nb_classify *c, const struct nb_class_op *op)
 {
     struct nb_class_sig *s = nb_class_sig_of(c, op);
 
-    c->announced++;
     s->announced++;
     if (op->func == NB_FUNC_REDUCE_SCATTER && is_float_sum(op)) {
         c->recent_rs[c->recent_at].recv = op->recv;
@@ -172,85 +170,32 @@ void nb_classify_gather(struct nb_classify *c, const struct nb_class_op *op, con
 
 /* ---- reductions --------------------------------------------------------------------------------------- */
 
-/* Return 1 when the signature is overdue by more than three of its usual gaps, as a bucket of DDP's first
- * step. */
-static int is_past(const struct nb_class_comm *m, const struct nb_class_sig *s)
-{
-    uint64_t gap = s->calls > 1 ? (s->last_reduction - s->first_reduction) / (s->calls - 1) : 0;
-
-    return m->reductions - s->last_reduction > 3 * gap + 64;
-}
-
-/* Count the steps of a communicator that gathers no weights: the calls of its rarest large sum. Calls in a
- * row, such as layers of one size, count once. Evaluations and signatures of the past are left out. A single
- * signature may come many times a step. */
-static void count_rare_steps(const struct nb_classify *c, struct nb_class_comm *m)
-{
-    uint64_t most = 0, least = UINT64_MAX;
-    unsigned alive = 0;
-
-    if (m->rare_steps >= c->warmup)
-        return;
-    for (uint32_t i = 0; i < c->used; i++) {
-        const struct nb_class_sig *s = nb_class_sig_at(c, i);
-        if (s->taken && s->comm == m->comm && s->func != NB_FUNC_ALL_GATHER && s->count >= BUCKET &&
-            s->calls > most)
-            most = s->calls;
-    }
-    for (uint32_t i = 0; i < c->used; i++) {
-        const struct nb_class_sig *s = nb_class_sig_at(c, i);
-        if (!s->taken || s->comm != m->comm || s->func == NB_FUNC_ALL_GATHER || s->count < BUCKET ||
-            !s->calls || s->calls * 512 < most || is_past(m, s))
-            continue;
-        alive++;
-        if (s->bursts < least)
-            least = s->bursts;
-    }
-    if (alive)
-        m->rare_steps = alive > 1 ? least : most / LONE_PER_STEP;
-}
-
-/* Return the steps of a reduce-scatter that the user declares a gradient and whose weights are not visible.
- * Small gathers are not, and of quantized weights few changes are recognised. Take the passes from the calls,
- * or the count from all-reduces of gradients on the same communicator. Without both, assume LONE_PER_STEP
- * calls a step. */
-static uint64_t steps_vouched(const struct nb_classify *c, const struct nb_class_comm *m,
-                              const struct nb_class_sig *s, const struct nb_class_op *op)
-{
-    const uint64_t changes = nb_max64(m->weight_steps, c->weight_steps - m->first_weight_step),
-                   known = nb_max64(changes, nb_max64(m->alike_rounds, m->rare_steps));
-
-    if (op->passes > known)
-        return op->passes - 1;
-    return known || op->passes ? known : s->calls / LONE_PER_STEP;
-}
-
 static int is_vouched(const struct nb_class_sig *s)
 {
     return s->reason == NB_WHY_USER_YES || s->reason == NB_WHY_SAID_YES;
 }
 
+/* Return the steps of the communicator. Changes of weights tell them best. Otherwise identity's calls tell
+ * passes apart (HSDP), and buffers that come again do. Sums of a script may come from new memory each time,
+ * from each in turn, and may all be small. Without any of these, assume LONE_PER_STEP calls a step. */
 static uint64_t steps_of(struct nb_classify *c, const struct nb_class_comm *m, const struct nb_class_sig *s,
                          const struct nb_class_op *op)
 {
+    const uint64_t of_process = c->weight_steps - m->first_weight_step,
+                   changes = nb_max64(m->weight_steps, of_process),
+                   over = s->passes ? s->passes - 1 : 0; /* the current pass is not over */
+    const uint64_t known = nb_max64(m->alike_rounds, over);
+
+    /* Small gathers are not visible, and of quantized weights few changes are recognised. */
     if (is_vouched(s) && s->func == NB_FUNC_REDUCE_SCATTER && !is_followed(c, op))
-        return steps_vouched(c, m, s, op);
-    if (m->weight_steps >= 2)
-        return m->weight_steps;
-    if (c->weight_steps >= m->first_weight_step + 2)
-        return c->weight_steps - m->first_weight_step;
+        return changes || known || s->passes ? nb_max64(changes, known) : s->calls / LONE_PER_STEP;
+    if (changes >= 2)
+        return m->weight_steps >= 2 ? m->weight_steps : of_process;
     if (s->bucket)
         return m->round;
-    /* HSDP: weights stay off the network, but calls tell passes apart. */
-    if (s->reason == NB_WHY_AFTER_RS && op->passes > m->rare_steps)
-        return op->passes - 1; /* the current pass is not over */
-    if (s->kind != NB_CLASS_GRADIENT)
-        return m->rare_steps;
-    /* Sums of a script may come from new memory each time, from each in turn, and may all be small. */
     if (s->reason == NB_WHY_USER_YES)
-        return nb_max64(nb_max64(m->alike_rounds, m->rare_steps),
-                        nb_max64(op->cycles, s->calls / LONE_PER_STEP));
-    return nb_max64(m->alike_rounds, m->rare_steps);
+        return nb_max64(known, nb_max64(op->cycles, s->calls / LONE_PER_STEP));
+    return known;
 }
 
 /* Count an all-reduce that is a gradient by its caller or its user. A buffer that comes again is in the next
@@ -477,15 +422,9 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
             m->scattered += is_followed(c, op) ? 0 : op->count;
         else
             m->reduced += op->count;
-        s->bursts += m->last != s;
-        m->last = s;
-        s->last_reduction = m->reductions;
-        if (s->calls == 1)
-            s->first_reduction = m->reductions;
-        if (m->reductions++ % 16 == 0)
-            count_rare_steps(c, m);
     }
     s->step = m->weight_steps + 1;
+    s->passes = nb_max64(s->passes, op->passes);
     settle(c, m, s, op, nb_content_size(samples, n), d.key);
     if (op->func == NB_FUNC_ALL_REDUCE && (s->bucket || is_vouched(s)))
         count_round(c, m, s, op);

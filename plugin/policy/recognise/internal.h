@@ -237,9 +237,6 @@ struct nb_class_comm {
     uint64_t used;
     uint64_t weight_steps, first_weight_step; /* its own steps, and the process's steps when it first
                                                  reduced */
-    uint64_t rare_steps;
-    uint64_t reductions;
-    const struct nb_class_sig *last; /* signature of the last large reduction */
     /* Rounds of all-reduces that are gradients by caller or user. A buffer that comes again begins the next
      * round. */
     uint64_t round, set, last_set;
@@ -258,15 +255,14 @@ struct nb_class_sig {
     uint32_t own; /* its place in the table */
     int taken;
     uint64_t used, announced, calls, sampled;
-    uint64_t bursts;                          /* calls that followed a call of another signature */
-    uint64_t first_reduction, last_reduction; /* reductions of its communicator when first and last seen */
-    uint64_t linked;                          /* all-reduces of a reduce-scatter's result */
-    uint64_t last_steady;                     /* `sampled` when content was last steady. 0: never */
-    uint64_t step;                            /* step of its communicator when last seen, plus 1 */
-    uint32_t steps_in_sum;                    /* steps in a row that it was part of and that added up */
-    uint64_t sum_step;                        /* step of its communicator when enough steps had added up */
-    int weights;                              /* gather: 1 when it behaves like weights */
-    unsigned char told[NB_WHY_COUNT];         /* log lines with each reason */
+    uint64_t passes;                  /* passes that identity counted. 0: none yet */
+    uint64_t linked;                  /* all-reduces of a reduce-scatter's result */
+    uint64_t last_steady;             /* `sampled` when content was last steady. 0: never */
+    uint64_t step;                    /* step of its communicator when last seen, plus 1 */
+    uint32_t steps_in_sum;            /* steps in a row that it was part of and that added up */
+    uint64_t sum_step;                /* step of its communicator when enough steps had added up */
+    int weights;                      /* gather: 1 when it behaves like weights */
+    unsigned char told[NB_WHY_COUNT]; /* log lines with each reason */
     struct nb_content content;
     int bucket;          /* all-reduces that DDP's reducer calls */
     enum nb_caller said; /* the framework's word on its sums, or NB_CALLER_UNKNOWN */
@@ -284,7 +280,6 @@ struct nb_classify {
     uint32_t key_hand;
     struct nb_class_comm comms[COMMS];
     uint64_t now;
-    uint64_t announced;    /* calls */
     uint64_t weight_steps; /* of the process: the largest number of any communicator */
     struct {
         uint64_t recv, count; /* of a rank */
