@@ -23,7 +23,6 @@ struct nb_tracked_buffer {
     uint32_t profiles;   /* profiles in the average since it was made or began anew */
     uint32_t misses;     /* predictions in a row with which its content did not agree */
     int filled;          /* 1: has been given out and may hold an error */
-    int taken;
     int suspect;         /* 1: its content once changed suddenly */
     float agreed;        /* share of recent predictions that the content confirmed */
     float purity;        /* score of recent confirmed predictions */

@@ -69,7 +69,6 @@ uint32_t nb_set_find(struct nb_tracked_buffers *buffers, struct nb_tracked_set *
     buffers->used++;
     memset(s, 0, sizeof(*s));
     s->weight_block = weight_block;
-    s->taken = 1;
     s->agreed = s->purity = 0.5f;
     s->next = set->first;
     set->first = at;
@@ -82,7 +81,6 @@ void nb_set_clear(struct nb_tracked_buffers *buffers, struct nb_tracked_set *set
     while (set->first != NB_TRACKED_NONE) {
         struct nb_tracked_buffer *s = nb_tracked_at(buffers, set->first);
         uint32_t next = s->next;
-        s->taken = 0;
         s->next = buffers->free;
         buffers->free = set->first;
         buffers->used--;

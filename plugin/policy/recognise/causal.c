@@ -480,8 +480,7 @@ static void meet(struct nb_causal *f, struct key *k, unsigned u, const struct me
         return;
     all_z = in_deviations(p->z, p);
     if (k->best < 0 || all_z > in_deviations(k->pair[k->best].z, &k->pair[k->best]))
-        if (!k->proved)
-            k->best = (int)u;
+        k->best = (int)u;
     if (k->best != (int)u)
         return;
     all_d = in_deviations(p->d, p);
@@ -491,7 +490,7 @@ static void meet(struct nb_causal *f, struct key *k, unsigned u, const struct me
         k->proved = 0;
     if (k->proved && is_lost(p, lately))
         clear_key(k); /* its proof begins anew */
-    if (k->proved && all_z >= KEEP_Z)
+    if (k->proved)
         k->unproved = 0;
 }
 

@@ -80,7 +80,7 @@ const char *nb_class_reason_text(enum nb_class_reason reason);
 struct nb_classify_config {
     unsigned warmup_steps;             /* steps of a communicator that stay raw */
     const struct nb_grad_rules *rules; /* copied. NULL: no rules */
-    unsigned signatures, samples;      /* pool sizes. 0: the defaults */
+    unsigned signatures;               /* size of the table. 0: the default */
 };
 
 struct nb_classify *nb_classify_create(const struct nb_classify_config *config);
