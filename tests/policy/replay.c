@@ -80,6 +80,7 @@ struct outcome replay(const struct trace *trace, const struct replay *how)
         for (unsigned g = 0; e->content == C_SQUARES && g < NB_PROFILE_GROUPS; g++)
             value[g] *= 2.0f; /* logarithms */
         d = nb_identity_reduce(id, number[i], how->known && e->call.count >= PROFILED ? &profile : NULL, 0);
+        o.decided[d.reason]++;
         if (how->tamper)
             how->tamper(&d, e, how->tamper_arg);
         late = e->step >= WARMUP;
@@ -106,7 +107,6 @@ struct outcome replay(const struct trace *trace, const struct replay *how)
         holder[d.tracked] = e->truth;
     }
     o.first = trace_first_fed(asked, fed, trace->steps);
-    nb_identity_get_stats(id, &o.stats);
     nb_identity_destroy(id);
     free(order);
     free(number);

@@ -27,7 +27,7 @@ struct outcome {
     uint64_t early;      /* misapplied during the warm-up */
     uint64_t others;     /* other operations that got a slot after the warm-up */
     int first; /* first step, from 1, that begins eight steps with 95 % of the gradients fed, or -1 */
-    struct nb_identity_stats stats;
+    uint64_t decided[NB_ID_REASON_COUNT];
 };
 
 struct outcome replay(const struct trace *trace, const struct replay *how);

@@ -526,7 +526,7 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
                                                const struct nb_profile *profile, uint64_t geometry)
 {
     struct nb_call *call = nb_call_take_up(id, number);
-    struct nb_identity_decision d = {.tracked = -1, .reason = NB_ID_FULL};
+    struct nb_identity_decision d = refuse(NB_ID_LEARNING);
     struct nb_weight_block *expected = NULL;
     const struct nb_shape *usable = NULL;
     struct nb_shape shape;
@@ -536,15 +536,10 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
     struct nb_key *k;
     int address;
 
-    if (!call) {
-        id->stats.decided[d.reason]++;
-        return d;
-    }
-    if (call->c.count < LARGE) {
-        d.reason = NB_ID_SMALL;
-        id->stats.decided[d.reason]++;
-        return d;
-    }
+    if (!call)
+        return refuse(NB_ID_FULL);
+    if (call->c.count < LARGE)
+        return refuse(NB_ID_SMALL);
     s = nb_sig_of(id, &call->c);
     v = &call->view;
     k = nb_key_of(id, s->own, call->c.send);
@@ -553,7 +548,6 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
             usable = &shape;
         d = by_name(id, s, key_id(k), usable, geometry, NB_ID_ADDRESS);
         d.passes = v->rounds;
-        id->stats.decided[d.reason]++;
         return d;
     }
     if (call->c.func == NB_FUNC_REDUCE_SCATTER)
@@ -583,14 +577,13 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
         d = by_name(id, s, call->turn == NB_NONE ? 0 : tracked_id(TRACKED_TURN, call->turn), usable, geometry,
                     NB_ID_TURN);
         break;
-    case MODE_NONE: d.reason = NB_ID_LEARNING; break;
+    case MODE_NONE: break;
     }
     if (s->mode != MODE_WEIGHTS && expected)
         nb_weight_blocks_reduced(&id->weight_blocks, expected);
     d.predicted = id->predicted == NB_TRACKED_NONE ? 0 : buffer_of(id, id->predicted);
     d.passes = v->rounds;
     d.cycles = call->cycle;
-    id->stats.decided[d.reason]++;
     return d;
 }
 
@@ -601,10 +594,4 @@ void nb_identity_forget(struct nb_identity *id, uint64_t comm)
             nb_sig_free(id, i);
     nb_weight_blocks_forget(&id->weight_blocks, comm);
     nb_turns_forget(id, comm);
-}
-
-void nb_identity_get_stats(const struct nb_identity *id, struct nb_identity_stats *stats)
-{
-    *stats = id->stats;
-    stats->buffers = id->buffers.used;
 }

@@ -140,11 +140,4 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
  * empty = 1. */
 void nb_identity_forget(struct nb_identity *id, uint64_t comm);
 
-struct nb_identity_stats {
-    uint64_t decided[NB_ID_REASON_COUNT];
-    uint64_t lost_calls; /* calls that began after their announcement was overwritten */
-    uint64_t buffers;
-};
-void nb_identity_get_stats(const struct nb_identity *id, struct nb_identity_stats *stats);
-
 #endif

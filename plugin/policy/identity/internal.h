@@ -45,7 +45,6 @@ struct nb_tracked_buffers {
     struct nb_slab slab; /* of struct nb_tracked_buffer */
     uint32_t begun;      /* tracked buffers that have ever been in use */
     uint32_t free;       /* the first of these that is free again */
-    uint32_t used;
 };
 
 /* Prepare a pool of at most `cap` tracked buffers. It allocates their memory when they are first needed. */
@@ -292,7 +291,6 @@ struct nb_identity {
         uint64_t recv, count;
     } recent_rs[NB_RECENT_RS];
     uint32_t recent_at;
-    struct nb_identity_stats stats;
 };
 
 /* ---- tables.c ----------------------------------------------------------------------------------------- */

@@ -25,7 +25,7 @@
 void nb_tracked_buffers_init(struct nb_tracked_buffers *buffers, uint32_t cap)
 {
     nb_slab_init(&buffers->slab, sizeof(struct nb_tracked_buffer), cap);
-    buffers->begun = buffers->used = 0;
+    buffers->begun = 0;
     buffers->free = NB_TRACKED_NONE;
 }
 
@@ -66,7 +66,6 @@ uint32_t nb_set_find(struct nb_tracked_buffers *buffers, struct nb_tracked_set *
     if (!make || (at = new_slot(buffers)) == NB_TRACKED_NONE)
         return NB_TRACKED_NONE;
     s = nb_tracked_at(buffers, at);
-    buffers->used++;
     memset(s, 0, sizeof(*s));
     s->weight_block = weight_block;
     s->agreed = s->purity = 0.5f;
@@ -83,7 +82,6 @@ void nb_set_clear(struct nb_tracked_buffers *buffers, struct nb_tracked_set *set
         uint32_t next = s->next;
         s->next = buffers->free;
         buffers->free = set->first;
-        buffers->used--;
         set->first = next;
     }
     nb_set_init(set);

@@ -241,10 +241,8 @@ struct nb_call *nb_call_take_up(struct nb_identity *id, uint64_t number)
 {
     struct nb_call *call;
 
-    if (number >= id->announced || id->announced - number > id->calls_cap) {
-        id->stats.lost_calls++;
+    if (number >= id->announced || id->announced - number > id->calls_cap)
         return NULL;
-    }
     if (id->announced - id->taken_up > id->calls_cap)
         id->taken_up = id->announced - id->calls_cap;
     for (; id->taken_up <= number; id->taken_up++) {
@@ -255,10 +253,8 @@ struct nb_call *nb_call_take_up(struct nb_identity *id, uint64_t number)
             count_call(id, call);
     }
     call = &id->calls[number % id->calls_cap];
-    if (call->begun) {
-        id->stats.lost_calls++;
+    if (call->begun)
         return NULL;
-    }
     call->begun = 1;
     return call;
 }
