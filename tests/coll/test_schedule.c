@@ -68,7 +68,7 @@ START_TEST(sums)
     /* Two hops of 6 bits only have to be the faster way: their sums are no further off. */
     ck_assert_str_eq(sum(4, 16 * MIB, 1 * MIB), "two-hop");
     ck_assert_str_eq(sum(4, 16 * MIB, 8 * MIB), "direct");
-    ck_assert_str_eq(sum(3, 64 * MIB, 1 * MIB), "direct");
+    ck_assert_str_eq(sum(3, 64 * MIB, 1 * MIB), "two-hop"); /* nibble-scale: 61 ms, direct 77, at 10 Gbit/s */
     ck_assert_str_eq(sum(5, 40 * MIB, 1 * MIB), "two-hop");
     ck_assert_str_eq(sum(5, 40 * MIB, 16 * MIB), "direct");
     ck_assert_str_eq(sum(8, 16 * MIB, 1 * MIB), "two-hop");
