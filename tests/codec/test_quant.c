@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "codec/tile.h"
 #include "data.h"
 #include "fp_mode.h"
 #include "reference.h"
@@ -660,8 +661,47 @@ START_TEST(statistics_of_every_so_many_pieces)
 }
 END_TEST
 
+/* Six bits keep every code, and all ways to pack them give the same bytes, for any number of groups. */
+START_TEST(codes_of_six_bits)
+{
+    static const struct {
+        enum nb_variant variant;
+        nb_six_fn *pack, *unpack;
+    } ways[] = {
+        {NB_VARIANT_PORTABLE, nb_pack6, nb_unpack6},
+#if defined(__x86_64__)
+        {NB_VARIANT_AVX2, nb_pack6_avx2, nb_unpack6_avx2},
+#endif
+    };
+    struct rng r = {6};
+
+    for (unsigned groups = 0; groups <= NB_TILE_GROUPS; groups++) {
+        const size_t bytes = NB_GROUP * groups, size = 24 * groups;
+        uint8_t *codes = exactly(NULL, bytes), *first = exactly(NULL, size);
+
+        for (size_t i = 0; i < bytes; i++)
+            codes[i] = (uint8_t)((int)rng_below(&r, 64) - 32);
+        nb_pack6(codes, groups, first);
+        for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++) {
+            uint8_t *packed = exactly(NULL, size), *back = exactly(NULL, bytes);
+
+            if (nb_codec_available(ways[w].variant)) {
+                ways[w].pack(codes, groups, packed);
+                ck_assert_int_eq(memcmp(packed, first, size), 0);
+                ways[w].unpack(packed, groups, back);
+                ck_assert_int_eq(memcmp(back, codes, bytes), 0);
+            }
+            free(packed);
+            free(back);
+        }
+        free(codes);
+        free(first);
+    }
+}
+END_TEST
+
 SUITE_MAIN("quantizing codecs", LOOP(variants_agree, 0, DATA_KINDS), LOOP(bound_is_met_exactly, 0, 12),
            TEST(partial_groups_are_exact), TEST(cuts_do_not_move_groups), TEST(caller_rounding_mode),
            TEST(statistics_of_every_so_many_pieces), TEST(sum_of_mixed_codecs), TEST(sum_in_transform_domain),
            TEST(sixteen_bit_outputs), TEST(sums_of_halves_overflow), TEST(many_sources), TEST(arguments),
-           TEST(truncations), TEST(strange_records), TEST(garbage))
+           TEST(truncations), TEST(strange_records), TEST(garbage), TEST(codes_of_six_bits))
