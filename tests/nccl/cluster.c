@@ -54,6 +54,21 @@ static float whole(size_t i, int rank, int round)
     return (float)((int)((i * 7 + (size_t)rank * 13 + (size_t)round * 5) % 1001) - 500);
 }
 
+/* Gather the first `count` values of `in` on each rank, which are whole(i, rank, round), and judge them. */
+static void gather(struct member *m, const float *in, float *out, size_t count, int round)
+{
+    const size_t all = count * (size_t)m->ranks;
+    size_t bad = 0;
+
+    memset(out, 0xff, all * 4);
+    check(nccl.all_gather(in, out, count, ncclFloat32, m->comm, m->stream), "ncclAllGather");
+    stream_wait(m->stream);
+    for (size_t i = 0; i < all; i++)
+        bad += out[i] != whole(i % count, (int)(i / count), round);
+    if (bad)
+        die("rank %d: all-gather of %zu values: %zu are wrong", m->rank, count, bad);
+}
+
 /* Call the three collectives with `count` values a rank. All sums of these numbers are exact. */
 static void exact(struct member *m, size_t count, int round)
 {
@@ -85,13 +100,7 @@ static void exact(struct member *m, size_t count, int round)
     }
     if (bad)
         die("rank %d: reduce-scatter of %zu values: %zu are wrong", m->rank, count, bad);
-    memset(out, 0xff, all * 4);
-    check(nccl.all_gather(in, out, count, ncclFloat32, m->comm, m->stream), "ncclAllGather");
-    stream_wait(m->stream);
-    for (size_t i = 0; i < all; i++)
-        bad += out[i] != whole(i % count, (int)(i / count), round);
-    if (bad)
-        die("rank %d: all-gather of %zu values: %zu are wrong", m->rank, count, bad);
+    gather(m, in, out, count, round);
     device_free(in);
     device_free(out);
 }
@@ -503,16 +512,9 @@ static void windows(struct member *m)
     check(nccl.window(m->comm, in, part, &window[0], SYMMETRIC), "ncclCommWindowRegister");
     check(nccl.window(m->comm, out, all * 4, &window[1], SYMMETRIC), "ncclCommWindowRegister");
     for (int round = 0; round < ROUNDS; round++) {
-        size_t bad = 0;
         for (size_t i = 0; i < COUNT; i++)
             in[i] = whole(i, m->rank, round);
-        memset(out, 0xff, all * 4);
-        check(nccl.all_gather(in, out, COUNT, ncclFloat32, m->comm, m->stream), "ncclAllGather");
-        stream_wait(m->stream);
-        for (size_t i = 0; i < all; i++)
-            bad += out[i] != whole(i % COUNT, (int)(i / COUNT), round);
-        if (bad)
-            die("rank %d: all-gather of windows: %zu of %zu values are wrong", m->rank, bad, all);
+        gather(m, in, out, COUNT, round);
     }
     for (int i = 0; i < 2; i++)
         if (window[i])
