@@ -934,7 +934,7 @@ static int memory_map(void *p, size_t size, size_t offset, struct pages *v, unsi
     return OK;
 }
 
-/* NCCL also passes a range of which it has mapped a part, or nothing. */
+/* NCCL also passes ranges that it has mapped in part, and ranges without a mapping. */
 static int memory_unmap(char *p, size_t size)
 {
     struct block b;

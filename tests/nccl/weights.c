@@ -9,8 +9,9 @@
  *              stream, while the other one is packed or unpacked (NeMo-RL, vLLM)
  *     fixed    the same, but whole buffers are broadcast, with zeros behind the last tensor (verl)
  *     flat     one broadcast of all weights
- *     tree     sends and receives: the trainer sends once, and each receiver sends on to two others; a
- *              bucket's tensors are a batch of receives, then one of sends (batch_isend_irecv of PyTorch)
+ *     tree     sends and receives: the trainer sends once, and each receiver sends on to two others. Each
+ *              rank receives a bucket's tensors in one batch and sends them in the next
+ *              (batch_isend_irecv of PyTorch)
  */
 #include <stdbool.h>
 #include <stdio.h>

@@ -5,9 +5,9 @@
  * builds and runs it.
  *
  * A host hands over up to 64 KiB of a TCP connection at once, as to an adapter that cuts frames itself. Rate,
- * queue and draws count the frames that such an adapter would make of it. The receiver gets those that pass
- * in as few pieces as their order allows, as behind an adapter that joins frames. So the path costs the
- * processor little beside the hosts' own work.
+ * queue and draws count the frames that such an adapter would make of it. The relay joins the frames that
+ * pass into as few pieces as their order allows, like an adapter that joins frames, and hands these to the
+ * receiver. So the path costs the processor little beside the hosts' own work.
  *
  *   relay HOSTS MBPS DELAY_US JITTER_US QUEUE_BYTES LOSS_PERCENT LATE_PERCENT OUTAGE_AT_MS OUTAGE_MS
  *

@@ -9,7 +9,7 @@
 #include "base/nccl_names.h"
 #include "policy/rules/rules.h"
 
-#define LONE_PER_STEP 16u /* assumed calls a step where nothing tells steps apart */
+#define LONE_PER_STEP 16u /* calls a step of a communicator whose steps cannot be counted */
 #define LARGE 1024u       /* elements. Smaller sums are scalars, which do not tell steps apart */
 #define CHANGES 3u        /* of a gathered block until it counts as weights */
 #define STEADY_FROM 34u   /* calls with samples from which likeness counts as evidence against gradients */
