@@ -290,14 +290,15 @@ static int choose(int nnodes, size_t count, const char *second, bool two_hop)
     return sx_job("choice", nnodes, choice_node, &choice, env);
 }
 
-/* Two hops where all windows in flight are of one owner or two. With 8 bits on the second hop that takes a
- * larger operation, since its bytes take longer. With few nodes the schedule is always direct. */
+/* Two hops where few owners receive at the same time. Nodes run ahead by the bytes that they stage, so that
+ * takes blocks of 2 MiB with 8 nodes. With 8 bits on the second hop it takes larger blocks, since its bytes
+ * take longer. Three nodes need larger blocks than these, too. */
 static int choice(void)
 {
     const char *int4 = "NIBBLE_SECOND_HOP=int4", *int8 = "NIBBLE_SECOND_HOP=int8";
 
-    return choose(8, 65536, int4, true) || choose(8, 8192, int4, false) || choose(8, 65536, int8, false) ||
-           choose(8, 524288, int8, true) || choose(3, 524288, int4, false);
+    return choose(8, 65536, int4, false) || choose(8, 589824, int4, true) || choose(8, 589824, int8, false) ||
+           choose(8, 1179648, int8, true) || choose(3, 262144, int4, false);
 }
 
 HX_MAIN({"int4-2-nodes", int4_2, 0}, {"int4-3-nodes", int4_3, HX_CASE_FULL},
