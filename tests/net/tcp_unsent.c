@@ -37,6 +37,34 @@ static void open_with(struct pair *p, int lazy, int shallow)
     pair_open_as(p, &cfg);
 }
 
+/* Sockets of a paced device keep few unsent bytes, and the kernel paces them, too. Those of urgent messages
+ * are free. */
+START_TEST(paced_device)
+{
+    for (int streams = 1; streams <= 4; streams += 3)
+        for (int urgent = 0; urgent < 2; urgent++) {
+            struct nb_net_conn_cfg cfg = {.streams = streams, .traffic_class = -1, .urgent = urgent};
+            const unsigned most = streams == 1 ? 50000000 : 25000000;
+            struct pair p;
+
+            net_up("NIBBLE_TCP_PACE_MBPS=400", NULL);
+            pair_open_as(&p, &cfg);
+            for (int i = 0; i < streams; i++) {
+                const int fd = ((struct nb_tcp_send *)p.send)->stream[i].fd;
+                unsigned rate = 0;
+                socklen_t len = sizeof(rate);
+
+                ck_assert_int_eq(getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &len), 0);
+                ck_assert_uint_eq(rate, urgent ? UINT32_MAX : most);
+                ck_assert_int_eq(limit_of(fd) == FIRST, !urgent);
+            }
+            pair_exchange(&p, 1 << 20);
+            pair_close(&p);
+            net_down();
+        }
+}
+END_TEST
+
 /* The peer takes no messages: the kernel holds the bytes for which the peer's kernel lacks room. Then all
  * messages arrive. */
 START_TEST(nobody_reads)
@@ -173,5 +201,5 @@ START_TEST(lazy)
 }
 END_TEST
 
-SUITE_MAIN("net/tcp_unsent", TEST(nobody_reads), TEST(only_where_it_is_wanted), TEST(follows_the_speed),
-           TEST(lazy))
+SUITE_MAIN("net/tcp_unsent", TEST(paced_device), TEST(nobody_reads), TEST(only_where_it_is_wanted),
+           TEST(follows_the_speed), TEST(lazy))

@@ -4,6 +4,11 @@
  * context share a token bucket, whichever thread drives them. The kernel's own pacing (SO_MAX_PACING_RATE) is
  * per socket. A device's rate divided over sockets gives too little whenever some of them are idle.
  *
+ * The bucket counts bytes that enter a socket. They leave at that rate only if sockets keep few of them: a
+ * socket that waited, for an acknowledgement or for the receiver, would send all that it kept in one burst,
+ * and several such bursts overflow the queues that the pace is set for. So sockets of a paced device keep few
+ * unsent bytes, and the kernel paces each of them at twice its share.
+ *
  * The number of unsent bytes of a stream that the kernel may hold (TCP_NOTSENT_LOWAT, tcp(7)), for one thread
  * at a time. By default the kernel takes megabytes from a stream, so that write() completes long before
  * transmission. A caller that wants connections to advance together (coll/comm/ring.c) then cannot see how
@@ -111,6 +116,15 @@ int64_t nb_tcp_pace_wait_ns(struct nb_tcp_pace *p)
     missing = GRANT_MIN - p->tokens;
     pthread_mutex_unlock(&p->lock);
     return missing > 0 ? (int64_t)(missing / p->rate) + 1 : 0;
+}
+
+void nb_tcp_pace_socket(int fd, uint64_t rate, int sockets)
+{
+    const uint64_t most = sockets > 1 ? 2 * rate / (unsigned)sockets : rate;
+    const uint32_t limit = (uint32_t)most;
+
+    if (rate > 0 && most < UINT32_MAX) /* that value means no limit */
+        setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &limit, sizeof(limit));
 }
 
 #ifndef TCP_NOTSENT_LOWAT

@@ -41,8 +41,10 @@ int nb_tcp_send_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t
     s->moved_ms = s->checked_ms = nb_clock_ms(dev->tcp->clock);
     for (int i = 0; i < n; i++) {
         s->stream[i].fd = fds[i];
-        if (cfg && cfg->shallow)
+        if ((cfg && cfg->shallow) || (dev->pace && !s->urgent))
             nb_tcp_unsent_start(&s->stream[i].unsent, fds[i]);
+        if (!s->urgent)
+            nb_tcp_pace_socket(fds[i], dev->tcp->conf.pace, n);
     }
     *comm = s;
     return 0;
