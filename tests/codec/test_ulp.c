@@ -323,29 +323,35 @@ START_TEST(bits_a_value)
     const size_t rows = 256, cols = 1500, n = rows * cols;
     uint16_t *a = exact(2 * n), *b = exact(2 * n);
     uint8_t *out = exact(nb_ulp_bound(NB_ULP_16, 2 * n));
+    double *weight = (double *)exact(n * sizeof(double)), *step = (double *)exact(n * sizeof(double));
 
+    state = 7;
+    for (size_t r = 0, i = 0; r < rows; r++) {
+        double scale = 0.02 * exp(0.2 * normal());
+        for (size_t c = 0; c < cols; c++, i++) {
+            /* Adam's m / sqrt(v) after 25 noisy gradients. Its rms is 0.24. */
+            double m = 0, v = 0;
+            weight[i] = scale * normal();
+            for (int t = 0; t < 25; t++) {
+                double g = normal();
+                m = 0.9 * m + 0.1 * g;
+                v = 0.95 * v + 0.05 * g * g;
+            }
+            step[i] = m / sqrt(v);
+        }
+    }
     for (size_t q = 0; q < sizeof(goals) / sizeof(goals[0]); q++) {
         double w2 = 0, d2 = 0, zero = 0, small = 0;
-        state = 7;
-        for (size_t r = 0; r < rows; r++) {
-            double scale = 0.02 * exp(0.2 * normal());
-            for (size_t c = 0; c < cols; c++) {
-                /* Adam's m / sqrt(v) after 25 noisy gradients. Its rms is 0.24. */
-                double m = 0, v = 0, w = scale * normal(), d;
-                for (int t = 0; t < 25; t++) {
-                    double g = normal();
-                    m = 0.9 * m + 0.1 * g;
-                    v = 0.95 * v + 0.05 * g * g;
-                }
-                d = 0.0204 * goals[q].ratio * m / sqrt(v) / 0.27;
-                a[r * cols + c] = to_bf16((float)w);
-                b[r * cols + c] = to_bf16((float)(w + d));
-                w2 += w * w;
-                d2 += d * d;
-                int x = (int)(b[r * cols + c] & 0x7fff) - (int)(a[r * cols + c] & 0x7fff);
-                zero += x == 0;
-                small += abs(x) <= 7;
-            }
+        for (size_t i = 0; i < n; i++) {
+            double w = weight[i], d = 0.0204 * goals[q].ratio * step[i] / 0.27;
+            int x;
+            a[i] = to_bf16((float)w);
+            b[i] = to_bf16((float)(w + d));
+            w2 += w * w;
+            d2 += d * d;
+            x = (int)(b[i] & 0x7fff) - (int)(a[i] & 0x7fff);
+            zero += x == 0;
+            small += abs(x) <= 7;
         }
         ssize_t len = nb_ulp_encode(NB_ULP_16, b, a, 2 * n, 2 * n, out, nb_ulp_bound(NB_ULP_16, 2 * n));
         double bits = 8.0 * (double)len / (double)n, ratio = sqrt(d2 / w2);
@@ -358,6 +364,8 @@ START_TEST(bits_a_value)
     free(a);
     free(b);
     free(out);
+    free(weight);
+    free(step);
 }
 END_TEST
 

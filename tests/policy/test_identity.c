@@ -36,6 +36,12 @@ static struct outcome run(enum framework f, unsigned variants, uint32_t steps, c
     return o;
 }
 
+/* With NB_TEST_QUICK every third pair of a framework and a variant, all frameworks and all variants. */
+static int is_left_out(unsigned framework, unsigned variant)
+{
+    return getenv("NB_TEST_QUICK") && (framework + variant) % 3;
+}
+
 static const struct replay plain = {.known = NB_PROFILE_GROUPS, .ahead = 40, .seed = 9};
 
 static void head(const char *title)
@@ -70,7 +76,8 @@ START_TEST(test_orderly)
     head("orderly jobs");
     for (int f = 0; f < F_COUNT; f++)
         for (unsigned v = 0; v < sizeof(orderly) / sizeof(orderly[0]); v++)
-            check_orderly((enum framework)f, orderly[v]);
+            if (!is_left_out((unsigned)f, v))
+                check_orderly((enum framework)f, orderly[v]);
     check_orderly(F_FSDP1, V_PREFETCH);
     check_orderly(F_FSDP2, V_PREFETCH);
 }
@@ -93,7 +100,11 @@ START_TEST(test_adverse)
     head("layers left out or frozen in turn");
     for (unsigned f = 0; f < sizeof(shard) / sizeof(shard[0]); f++)
         for (unsigned v = 0; v < sizeof(adverse) / sizeof(adverse[0]); v++) {
-            struct outcome o = run(shard[f], adverse[v], 600, &plain);
+            struct outcome o;
+
+            if (is_left_out(f, v))
+                continue;
+            o = run(shard[f], adverse[v], 600, &plain);
             ck_assert_uint_le(o.misapplied * 1000, o.gradients);
         }
 }
@@ -109,7 +120,11 @@ START_TEST(test_zeros)
     head("gradients that are zeros in turn");
     for (unsigned f = 0; f < sizeof(whole) / sizeof(whole[0]); f++)
         for (unsigned v = 0; v < sizeof(adverse) / sizeof(adverse[0]); v++) {
-            struct outcome o = run(whole[f], adverse[v], 600, &plain);
+            struct outcome o;
+
+            if (is_left_out(f, v))
+                continue;
+            o = run(whole[f], adverse[v], 600, &plain);
             ck_assert_uint_eq(o.misapplied, 0);
             ck_assert_uint_eq(o.others, 0);
         }

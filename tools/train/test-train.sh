@@ -77,10 +77,12 @@ export NIBBLE_GRAD NIBBLE_WARMUP_STEPS
 run 0 fp32 --quick -n 3 --grad fp32 --steps 6 "$@"
 says "ok *4 bits, feedback: quantized reduce-scatters send 7"
 
-echo "all-reduces, whose results have 6 or 4 bits"
-run 0 ddp --quick -n 3 --steps 30 --runs all-reduce,all-reduce4 "$@"
-says "ok *all-reduce: quantized all-reduces send [23]"
-says "ok *all-reduce, results with 4 bits: quantized all-reduces send 3"
+if [ -z "${NB_SANITIZE-}" ]; then # the other paths run with sanitizers
+    echo "all-reduces, whose results have 6 or 4 bits"
+    run 0 ddp --quick -n 3 --steps 30 --runs all-reduce,all-reduce4 "$@"
+    says "ok *all-reduce: quantized all-reduces send [23]"
+    says "ok *all-reduce, results with 4 bits: quantized all-reduces send 3"
+fi
 
 echo "bounded differences of weights: the same bits on all receivers, the owner's own exact"
 run 0 delta4 --quick -n 3 --steps 30 --runs delta4 "$@"
