@@ -40,26 +40,39 @@ static inline void *nb_slab_at(const struct nb_slab *slab, uint32_t i)
     return (char *)slab->chunk[chunk] + (size_t)(chunk ? i - (1u << bits) : i) * slab->size;
 }
 
-#define NB_NONE UINT32_MAX /* the end of a chain */
-
-/* A hash table whose entries are elements of an array or slab. Entries with the same hash form a chain by
- * their indices, so that inserting allocates no memory. */
-struct nb_chains {
-    uint32_t *head, *next; /* of each hash, and [entries] */
-    uint32_t mask;
+/*
+ * A table: entries of a slab that two numbers name. Entries stay at their places. In a full table, or without
+ * memory for more, an entry makes room that nobody has asked for lately.
+ */
+struct nb_entry { /* the first member of an entry */
+    uint64_t a, b;
+    uint32_t at;   /* its place */
+    uint32_t next; /* place of the next entry of the same hash, or of the next free place */
+    uint8_t taken;
+    uint8_t used; /* 1: asked for since the table last came by, looking for room */
 };
-/* Set up chains of `entries` entries. Return 0 or -ENOMEM. */
-int nb_chains_init(struct nb_chains *c, uint32_t entries);
-void nb_chains_free(struct nb_chains *c);
-/* Return the first entry of the hash's chain, or NB_NONE. Other hashes may share the chain. c->next[] leads
- * on. */
-static inline uint32_t nb_chains_first(const struct nb_chains *c, uint64_t hash)
-{
-    return c->head[hash & c->mask];
-}
-/* Put an entry into its hash's chain, or take it out again. */
-void nb_chains_add(struct nb_chains *c, uint64_t hash, uint32_t at);
-void nb_chains_remove(struct nb_chains *c, uint64_t hash, uint32_t at);
+
+struct nb_table {
+    struct nb_slab slab;
+    uint32_t *head; /* first entry of each hash */
+    uint32_t mask, begun, free, hand;
+};
+#define NB_NONE UINT32_MAX /* no place */
+
+/* Set up a table of `cap` entries of `size` bytes, with memory for the first ones. Return 0 or -ENOMEM.
+ * nb_table_free also accepts a zeroed table. */
+int nb_table_init(struct nb_table *t, size_t size, uint32_t cap);
+void nb_table_free(struct nb_table *t);
+/* Return the entry of that name, or NULL. */
+void *nb_table_find(const struct nb_table *t, uint64_t a, uint64_t b);
+/* Make the entry of a name that has none, with zeros behind its struct nb_entry. The table first calls `drop`
+ * for the entry that makes room, unless drop is NULL. */
+void *nb_table_make(struct nb_table *t, uint64_t a, uint64_t b, void (*drop)(void *arg, void *entry),
+                    void *arg);
+/* Take the entry out of the table. */
+void nb_table_remove(struct nb_table *t, void *entry);
+/* Return the entry behind this one, or the first one for NULL. Return NULL at the end. */
+void *nb_table_next(const struct nb_table *t, const void *entry);
 uint64_t nb_mix(uint64_t a, uint64_t b);
 
 #endif

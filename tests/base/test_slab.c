@@ -85,31 +85,71 @@ START_TEST(no_memory)
 }
 END_TEST
 
-/* Entries of one hash form a chain, the last one first, and leave it in any order. */
-START_TEST(chains)
-{
-    struct nb_chains c = {0};
+struct named {
+    struct nb_entry entry;
+    int value;
+};
 
-    ck_assert_int_eq(nb_chains_init(&c, 17), 0);
-    ck_assert_uint_eq(nb_chains_first(&c, 5), NB_NONE);
-    nb_chains_add(&c, 5, 0);
-    nb_chains_add(&c, 5 + 32, 16); /* shares the chain */
-    nb_chains_add(&c, 6, 3);
-    nb_chains_add(&c, 5, 7);
-    ck_assert_uint_eq(nb_chains_first(&c, 5), 7);
-    ck_assert_uint_eq(c.next[7], 16);
-    ck_assert_uint_eq(c.next[16], 0);
-    ck_assert_uint_eq(c.next[0], NB_NONE);
-    nb_chains_remove(&c, 5 + 32, 16);
-    ck_assert_uint_eq(c.next[7], 0);
-    nb_chains_remove(&c, 5, 7);
-    ck_assert_uint_eq(nb_chains_first(&c, 5), 0);
-    nb_chains_remove(&c, 5, 0);
-    ck_assert_uint_eq(nb_chains_first(&c, 5), NB_NONE);
-    ck_assert_uint_eq(nb_chains_first(&c, 6), 3);
-    nb_chains_free(&c);
+static void note_dropped(void *arg, void *entry)
+{
+    *(uint64_t *)arg = ((struct named *)entry)->entry.a;
+}
+
+/* Entries are found by both numbers, whatever else was put in and taken out. */
+START_TEST(named_entries)
+{
+    enum { N = 300 };
+    struct nb_table t = {.mask = 0};
+    unsigned seen = 0;
+
+    nb_table_free(&t);
+    ck_assert_int_eq(nb_table_init(&t, sizeof(struct named), N), 0);
+    for (int i = 0; i < N; i++) {
+        struct named *e = nb_table_make(&t, (uint64_t)(i / 2), (uint64_t)(i % 2), NULL, NULL);
+        ck_assert_int_eq(e->value, 0);
+        e->value = i + 1;
+    }
+    for (int i = 0; i < N; i += 3)
+        nb_table_remove(&t, nb_table_find(&t, (uint64_t)(i / 2), (uint64_t)(i % 2)));
+    for (int i = 0; i < N; i++) {
+        const struct named *e = nb_table_find(&t, (uint64_t)(i / 2), (uint64_t)(i % 2));
+        ck_assert(e ? i % 3 && e->value == i + 1 : i % 3 == 0);
+    }
+    for (const struct named *e = NULL; (e = nb_table_next(&t, e));)
+        seen++;
+    ck_assert_uint_eq(seen, N - N / 3);
+    ck_assert_int_eq(((struct named *)nb_table_make(&t, 1000, 0, NULL, NULL))->value,
+                     0); /* in a free place */
+    nb_table_free(&t);
+}
+END_TEST
+
+/* A full table, and one without memory for more, forgets an entry that nobody has asked for lately. */
+START_TEST(full_table)
+{
+    for (int without = 0; without < 2; without++) {
+        struct nb_table t;
+        uint64_t dropped = 0;
+
+        ck_assert_int_eq(nb_table_init(&t, sizeof(struct named), without ? 100 : 16), 0);
+        refuse = without;
+        for (uint64_t i = 1; i <= 500; i++) {
+            ck_assert(i == 1 || nb_table_find(&t, 1, 0)); /* always in use */
+            dropped = 0;
+            nb_table_make(&t, i, 0, note_dropped, &dropped);
+            ck_assert((i > 16) == (dropped > 0));
+            ck_assert_uint_ne(dropped, 1);
+            ck_assert_uint_ne(dropped, i);
+            ck_assert_ptr_null(dropped ? nb_table_find(&t, dropped, 0) : NULL);
+        }
+        refuse = 0;
+        nb_table_free(&t);
+        refuse = 1;
+        ck_assert_int_eq(nb_table_init(&t, sizeof(struct named), 16), -ENOMEM);
+        refuse = 0;
+    }
 }
 END_TEST
 
 SUITE_MAIN("base/slab", TEST(entries_stay_where_they_are), TEST(all_at_once_and_small), TEST(no_memory),
-           TEST(chains))
+           TEST(named_entries), TEST(full_table))

@@ -124,13 +124,9 @@ struct nb_identity *nb_identity_create(const struct nb_identity_config *config)
     id->config.calls = id->config.calls ? id->config.calls : DEFAULT_CALLS;
     id->calls_cap = id->config.calls < FIRST_CALLS ? id->config.calls : FIRST_CALLS;
     id->calls = calloc(id->calls_cap, sizeof(*id->calls));
-    nb_slab_init(&id->sigs, sizeof(struct nb_sig), id->config.signatures);
-    nb_slab_init(&id->keys, sizeof(struct nb_key), id->config.keys);
     nb_tracked_buffers_init(&id->buffers, id->config.buffers);
-    id->rare = NB_NONE;
-    if (!id->calls || nb_slab_reach(&id->sigs, 1) || nb_slab_reach(&id->keys, 1) ||
-        nb_chains_init(&id->sig_chains, id->config.signatures) ||
-        nb_chains_init(&id->key_chains, id->config.keys) ||
+    if (!id->calls || nb_table_init(&id->sigs, sizeof(struct nb_sig), id->config.signatures) ||
+        nb_table_init(&id->keys, sizeof(struct nb_key), id->config.keys) ||
         nb_weight_blocks_init(&id->weight_blocks, WEIGHT_BLOCKS)) {
         nb_identity_destroy(id);
         return NULL;
@@ -143,14 +139,10 @@ void nb_identity_destroy(struct nb_identity *id)
     if (!id)
         return;
     free(id->calls);
-    nb_slab_free(&id->sigs);
-    nb_slab_free(&id->keys);
-    nb_chains_free(&id->sig_chains);
-    nb_chains_free(&id->key_chains);
+    nb_table_free(&id->sigs);
+    nb_table_free(&id->keys);
     nb_tracked_buffers_free(&id->buffers);
     nb_weight_blocks_free(&id->weight_blocks);
-    for (unsigned i = 0; i < NB_TURNS; i++)
-        free(id->turns[i].kind);
     free(id);
 }
 
@@ -292,7 +284,7 @@ static struct nb_identity_decision give(struct nb_identity *id, struct nb_sig *s
     tracked->filled = 1;
     tracked->geometry = geometry;
     tracked->used_round = steps_of(s);
-    tracked->used_pass = nb_weight_blocks_pass(&id->weight_blocks, s->comm);
+    tracked->used_pass = nb_weight_blocks_pass(&id->weight_blocks, s->entry.a);
     return d;
 }
 
@@ -332,7 +324,7 @@ static struct nb_identity_decision alone(struct nb_identity *id, struct nb_sig *
 
 static uint64_t key_id(const struct nb_key *k)
 {
-    return tracked_id(TRACKED_KEY, (uint32_t)nb_mix(k->send, k->recv));
+    return tracked_id(TRACKED_KEY, (uint32_t)nb_mix(k->entry.a, k->recv));
 }
 
 static void forget_key(struct nb_identity *id, struct nb_sig *s, const struct nb_key *k)
@@ -381,7 +373,7 @@ static struct nb_identity_decision by_name(struct nb_identity *id, struct nb_sig
 static int has_come(const struct nb_identity *id, const struct nb_sig *s, uint32_t at)
 {
     const uint32_t pass =
-        s->func == NB_FUNC_REDUCE_SCATTER ? nb_weight_blocks_pass(&id->weight_blocks, s->comm) : 0;
+        s->func == NB_FUNC_REDUCE_SCATTER ? nb_weight_blocks_pass(&id->weight_blocks, s->entry.a) : 0;
 
     return pass && nb_tracked_at(&id->buffers, at)->used_pass == pass;
 }
@@ -394,7 +386,7 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_
     /* Reductions without a related gather may change meaning (see by_place), so they learn longer. */
     uint32_t wanted =
         s->mode == MODE_PLACE && s->func == NB_FUNC_REDUCE_SCATTER ? LEARN_LONG : NB_TRACKED_MATURE;
-    const uint32_t pass = nb_weight_blocks_pass(&id->weight_blocks, s->comm);
+    const uint32_t pass = nb_weight_blocks_pass(&id->weight_blocks, s->entry.a);
     struct nb_fit fit;
     int fits, verified;
 
@@ -466,7 +458,7 @@ static struct nb_identity_decision by_weight_block(struct nb_identity *id, struc
     /* Where many blocks send no gradient (frozen, or gathered in vain), the next one on the stack is no
      * evidence. */
     if (expected && (alike == 1 || s->full >= FULL_LEAST)) {
-        at = nb_set_find(&id->buffers, &s->set, tracked_id(TRACKED_GATHERED, expected->number), 1);
+        at = nb_set_find(&id->buffers, &s->set, tracked_id(TRACKED_GATHERED, (uint32_t)expected->entry.b), 1);
         if (at == NB_TRACKED_NONE)
             return refuse(NB_ID_FULL);
         id->predicted = at;
@@ -478,10 +470,10 @@ static struct nb_identity_decision by_weight_block(struct nb_identity *id, struc
     if (d.reason == NB_ID_FOUND) { /* content corrects the stack */
         uint64_t weight_block = nb_tracked_at(&id->buffers, (uint32_t)d.tracked)->weight_block;
         struct nb_weight_block *found =
-            nb_weight_blocks_find(&id->weight_blocks, s->comm, (uint32_t)weight_block);
+            nb_table_find(&id->weight_blocks.blocks, s->entry.a, (uint32_t)weight_block);
         expected = found ? found : expected;
     } else if (at != NB_TRACKED_NONE) { /* it has come, given or not, and will not come again in this pass */
-        nb_tracked_at(&id->buffers, at)->used_pass = nb_weight_blocks_pass(&id->weight_blocks, s->comm);
+        nb_tracked_at(&id->buffers, at)->used_pass = nb_weight_blocks_pass(&id->weight_blocks, s->entry.a);
     }
     if (expected)
         nb_weight_blocks_reduced(&id->weight_blocks, expected);
@@ -542,7 +534,7 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
         return refuse(NB_ID_SMALL);
     s = nb_sig_of(id, &call->c);
     v = &call->view;
-    k = nb_key_of(id, s->own, call->c.send);
+    k = nb_key_of(id, s, call->c.send);
     if (s->bucket) {
         if (nb_set_accepts(&id->buffers, &s->set, profile, &shape))
             usable = &shape;
@@ -551,7 +543,7 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
         return d;
     }
     if (call->c.func == NB_FUNC_REDUCE_SCATTER)
-        expected = nb_weight_blocks_expect(&id->weight_blocks, s->comm, s->count, &alike);
+        expected = nb_weight_blocks_expect(&id->weight_blocks, s->entry.a, s->count, &alike);
     address = nb_key_settled(s, v, k, call->c.recv, in_place(&call->c) ? NULL : expected);
     if (address < 0)
         forget_key(id, s, k);
@@ -589,9 +581,6 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
 
 void nb_identity_forget(struct nb_identity *id, uint64_t comm)
 {
-    for (uint32_t i = 0; i < id->sigs_used; i++)
-        if (nb_sig_at(id, i)->taken && nb_sig_at(id, i)->comm == comm)
-            nb_sig_free(id, i);
+    nb_sigs_forget(id, comm);
     nb_weight_blocks_forget(&id->weight_blocks, comm);
-    nb_turns_forget(id, comm);
 }

@@ -100,47 +100,55 @@ struct nb_fit nb_set_fit(const struct nb_tracked_buffers *buffers, const struct 
 
 /* A block of weights, identified by content. */
 struct nb_weight_block {
-    uint64_t comm;
-    uint64_t count;  /* elements, or bytes for a type of bytes */
-    uint32_t number; /* the caller's number */
-    uint32_t own;    /* its place in the table */
-    uint32_t below;  /* next one down in the stack */
-    uint32_t pass;   /* pass of its communicator in which it went onto the stack */
-    uint32_t place;  /* place in the stack, from 0 */
-    int bytes;       /* 1: count may be bytes */
-    int reduced;     /* 1: its gradient has come in this pass, or will not come */
-    int left_out;    /* 1: the backward pass left it out */
-    int taken;
-    uint64_t changed_step; /* step of its last change, plus 1. 0: never */
+    struct nb_entry entry;         /* its communicator, and the caller's number */
+    uint64_t count;                /* elements, or bytes for a type of bytes */
+    struct nb_weight_block *below; /* next one down in the stack */
+    uint32_t pass;                 /* pass of its communicator in which it went onto the stack */
+    uint32_t place;                /* place in the stack, from 0 */
+    int bytes;                     /* 1: count may be bytes */
+    int reduced;                   /* 1: its gradient has come in this pass, or will not come */
+    int left_out;                  /* 1: the backward pass left it out */
+    uint64_t changed_step;         /* step of its last change, plus 1. 0: never */
 };
 
-/* Gathers of one communicator since the pass began, newest on top. */
-struct nb_stack {
-    uint64_t comm;
-    uint32_t top;
-    uint32_t pass;
+/* The order of the named sums of a communicator (turns.c). */
+struct nb_turns {
+    uint32_t *kind;  /* [NB_TURNS_KEPT] a ring: type and size of the last sums. NULL: none yet */
+    uint64_t sums;   /* so far */
+    uint64_t from;   /* the first sum that counts as proof */
+    uint64_t wanted; /* sums of the next proof at least */
+    uint32_t limit;  /* sums without a cycle after which the search forgets the older half of them */
+    uint32_t period; /* sums of a cycle. 0: unknown */
+    uint64_t since;  /* the first sum of a cycle */
+};
+#define NB_TURNS_KEPT 4096u
+
+struct nb_sig;
+
+/* A communicator: its gathers since the pass began, newest on top, and its sums. */
+struct nb_identity_comm {
+    struct nb_entry entry; /* its number, and 0 */
+    struct nb_weight_block *top;
+    uint32_t pass; /* 0: no gather yet */
     uint32_t height;
-    int64_t regather;   /* place of the weight block that a backward pass should gather next */
-    uint32_t regathers; /* backward gathers of this pass */
-    uint64_t used;      /* for replacement */
-    int taken;
+    int64_t regather;          /* place of the weight block that a backward pass should gather next */
+    uint32_t regathers;        /* backward gathers of this pass */
+    const struct nb_sig *last; /* signature of its last large reduction */
+    struct nb_turns turns;
 };
-
-#define NB_STACKS 64u
 
 struct nb_weight_blocks {
-    struct nb_slab slab; /* of struct nb_weight_block */
-    uint32_t hand;       /* place of the next new one */
-    struct nb_chains chains;
-    struct nb_stack stack[NB_STACKS];
-    uint64_t now;
-    uint32_t passes; /* passes begun so far on all communicators */
+    struct nb_table blocks; /* of struct nb_weight_block */
+    struct nb_table comms;  /* of struct nb_identity_comm */
+    uint32_t passes;        /* passes begun so far on all communicators */
 };
 
-/* Create a table of `cap` weight blocks. Return 0 or -ENOMEM. */
+/* Create the tables, of `cap` weight blocks. Return 0 or -ENOMEM. */
 int nb_weight_blocks_init(struct nb_weight_blocks *u, uint32_t cap);
 void nb_weight_blocks_free(struct nb_weight_blocks *u);
 void nb_weight_blocks_forget(struct nb_weight_blocks *u, uint64_t comm);
+/* Return the communicator. The call creates a new one, and always returns one. */
+struct nb_identity_comm *nb_identity_comm_of(struct nb_weight_blocks *u, uint64_t comm);
 /* Return the weight block of that number. The call creates a new one, and always returns one. */
 struct nb_weight_block *nb_weight_blocks_get(struct nb_weight_blocks *u, uint64_t comm, uint32_t number);
 /* Note a gather of the weight block in the stack of its communicator. */
@@ -155,8 +163,6 @@ uint32_t nb_weight_blocks_pass(const struct nb_weight_blocks *u, uint64_t comm);
 /* Note that the gradient of `weight_block` has come. Gradients of weight blocks of its size that were
  * gathered later will not come in this pass. */
 void nb_weight_blocks_reduced(struct nb_weight_blocks *u, struct nb_weight_block *weight_block);
-/* Return the weight block of a tracked buffer's number, or NULL when it is gone. */
-struct nb_weight_block *nb_weight_blocks_find(struct nb_weight_blocks *u, uint64_t comm, uint32_t number);
 
 /* ---- the state ---------------------------------------------------------------------------------------- */
 
@@ -196,23 +202,21 @@ struct nb_call {
     uint64_t cycle; /* of named sums, from 1. 0: unknown */
 };
 
-struct nb_key { /* a buffer of a signature */
-    uint32_t sig;
-    uint64_t send, recv;
+struct nb_key {            /* a buffer of a signature */
+    struct nb_entry entry; /* its send address, and the place of the signature */
+    uint64_t recv;
     uint64_t step;         /* step of its signature when last seen */
     uint32_t streak;       /* steps in a row in which it came */
     uint64_t weight_block; /* weight block whose gradient it held last, plus 1. 0: unknown */
     uint64_t round;        /* round of buckets when last called */
-    int taken;
 };
 
 struct nb_sig {
-    uint64_t comm, count;
+    struct nb_entry entry; /* its communicator, and all else */
+    uint64_t count;
     enum nb_func func;
     ncclDataType_t type;
-    uint32_t own; /* its place in the table */
-    int bucket;   /* 1: all-reduces that DDP's reducer calls */
-    int taken;
+    int bucket;                       /* 1: all-reduces that DDP's reducer calls */
     uint64_t used;                    /* last call that used it */
     uint64_t calls, bursts;           /* reductions, and reductions that followed another signature's */
     uint64_t first_round, last_round; /* rounds of the clock, plus 1 */
@@ -234,27 +238,12 @@ struct nb_sig {
     struct nb_tracked_set set;
 };
 
-/* The order of the named sums of a communicator. */
-struct nb_turns {
-    uint64_t comm;
-    uint32_t *kind;  /* [NB_TURNS_KEPT] a ring: type and size of the last sums. NULL: the entry is free */
-    uint64_t sums;   /* so far */
-    uint64_t from;   /* the first sum that counts as proof */
-    uint64_t wanted; /* sums of the next proof at least */
-    uint32_t limit;  /* sums without a cycle after which the search forgets the older half of them */
-    uint32_t period; /* sums of a cycle. 0: unknown */
-    uint64_t since;  /* the first sum of a cycle */
-};
-#define NB_TURNS 16u
-#define NB_TURNS_KEPT 4096u
-
 struct nb_run_total { /* gathers of one size in the current run */
     uint64_t count;
     uint32_t n;
 };
 #define NB_RUN_TOTALS 16u
 #define NB_RECENT_RS 16u
-#define NB_COMMS 32u /* communicators whose operations may interleave */
 
 struct nb_identity {
     struct nb_identity_config config;
@@ -262,15 +251,10 @@ struct nb_identity {
     struct nb_call *calls;
     uint32_t calls_cap;
     uint64_t announced, taken_up;
-    struct nb_slab sigs; /* of struct nb_sig */
-    uint32_t sigs_used;
-    struct nb_chains sig_chains;
-    struct nb_slab keys; /* of struct nb_key */
-    uint32_t key_hand;
-    struct nb_chains key_chains;
+    struct nb_table sigs; /* of struct nb_sig */
+    struct nb_table keys; /* of struct nb_key */
     struct nb_tracked_buffers buffers;
     struct nb_weight_blocks weight_blocks;
-    struct nb_turns turns[NB_TURNS];
     uint32_t predicted; /* predicted tracked buffer of the reduction at hand, or NB_TRACKED_NONE */
     /* The clock. */
     enum nb_clock clock;
@@ -279,14 +263,9 @@ struct nb_identity {
     uint32_t run, run_most, run_odd; /* gathers inside the node since a reduction, and usually */
     uint32_t context;                /* length of the run before this round */
     struct nb_run_total run_total[NB_RUN_TOTALS], pass_total[NB_RUN_TOTALS];
-    uint32_t rare;         /* signature that marks a step */
+    struct nb_sig *rare;   /* signature that marks a step */
     uint64_t bucket_round; /* rounds: times that a bucket came again */
     uint64_t reductions, rare_seen, rare_gap, rare_ticks, rare_passes;
-    struct {
-        uint64_t comm;
-        const struct nb_sig *sig; /* signature of its last large reduction */
-    } before[NB_COMMS];
-    uint32_t before_at;
     struct {
         uint64_t recv, count;
     } recent_rs[NB_RECENT_RS];
@@ -295,16 +274,12 @@ struct nb_identity {
 
 /* ---- tables.c ----------------------------------------------------------------------------------------- */
 
-static inline struct nb_sig *nb_sig_at(const struct nb_identity *id, uint32_t at)
-{
-    return nb_slab_at(&id->sigs, at);
-}
-
-/* Return the signature of a call. A new one takes a free entry, else the longest unused. */
+/* Return the signature of a call, and a buffer of a signature by its send address. Both functions create a
+ * new entry when needed. */
 struct nb_sig *nb_sig_of(struct nb_identity *id, const struct nb_identity_call *call);
-void nb_sig_free(struct nb_identity *id, uint32_t at);
-/* Return the buffer of a signature by its send address. The call creates a new one when needed. */
-struct nb_key *nb_key_of(struct nb_identity *id, uint32_t sig, uint64_t send);
+struct nb_key *nb_key_of(struct nb_identity *id, const struct nb_sig *sig, uint64_t send);
+/* Forget the signatures of a communicator. */
+void nb_sigs_forget(struct nb_identity *id, uint64_t comm);
 /* Note a use of the buffer. Return 1 when it has come exactly once in every step of its signature, for long
  * enough and with the gradient of the same weight block. `expected` is this weight block, or NULL when it is
  * unknown. Recycled memory may be handed out in turn. Then the buffer holds another weight block's gradient:
@@ -324,8 +299,7 @@ struct nb_call *nb_call_take_up(struct nb_identity *id, uint64_t number);
 
 /* Note a call of a named sum, and store its turn, or NB_NONE, and the number of its cycle. Return 1 when the
  * communicator's cycle is broken, so that what had a turn has none. */
-int nb_turns_count(struct nb_identity *id, const struct nb_sig *s, uint32_t *turn, uint64_t *cycle);
-void nb_turns_forget(struct nb_identity *id, uint64_t comm);
+int nb_turns_count(struct nb_turns *turns, const struct nb_sig *s, uint32_t *turn, uint64_t *cycle);
 
 /* ---- steps.c ------------------------------------------------------------------------------------------ */
 

@@ -71,16 +71,15 @@ static int in_all_steps(const struct nb_identity *id, const struct nb_sig *s)
 
 static void look_for_rare(struct nb_identity *id)
 {
+    struct nb_sig *best = NULL;
     uint64_t most = 0;
-    uint32_t best = NB_NONE, alive = 0;
+    uint32_t alive = 0;
 
-    for (uint32_t i = 0; i < id->sigs_used; i++)
-        if (nb_sig_at(id, i)->taken && nb_sig_at(id, i)->calls > most)
-            most = nb_sig_at(id, i)->calls;
-    for (uint32_t i = 0; i < id->sigs_used; i++) {
-        const struct nb_sig *s = nb_sig_at(id, i);
+    for (const struct nb_sig *s = NULL; (s = nb_table_next(&id->sigs, s));)
+        most = s->calls > most ? s->calls : most;
+    for (struct nb_sig *s = NULL; (s = nb_table_next(&id->sigs, s));) {
         /* Far rarer signatures belong to evaluations, long missing ones to the past. */
-        if (!s->taken || s->count < LARGE || s->bursts < CERTAIN_AFTER || s->calls * 512 < most ||
+        if (s->count < LARGE || s->bursts < CERTAIN_AFTER || s->calls * 512 < most ||
             id->announced - s->used > 4 * id->config.calls)
             continue;
         alive++;
@@ -88,15 +87,14 @@ static void look_for_rare(struct nb_identity *id)
             continue; /* comes several times in a row, so not once a step */
         if (!in_all_steps(id, s))
             continue;
-        if (best == NB_NONE || s->calls < nb_sig_at(id, best)->calls)
-            best = i;
+        if (!best || s->calls < best->calls)
+            best = s;
     }
     if (alive < 2)
-        best = NB_NONE; /* a single signature may come any number of times a step */
-    if (id->rare != NB_NONE) {
+        best = NULL; /* a single signature may come any number of times a step */
+    if (id->rare) {
         int stale = id->rare_gap && id->reductions - id->rare_seen > 4 * id->rare_gap + 8;
-        if (!stale && in_all_steps(id, nb_sig_at(id, id->rare)) && best != NB_NONE &&
-            nb_sig_at(id, best)->calls * 5 > nb_sig_at(id, id->rare)->calls * 3)
+        if (!stale && in_all_steps(id, id->rare) && best && best->calls * 5 > id->rare->calls * 3)
             return;
     }
     id->rare = best;
@@ -113,18 +111,10 @@ int nb_clock_more_than_usual(const struct nb_identity *id, const struct nb_view 
  * each other, so operations of another communicator in between do not count. */
 static int follows_another(struct nb_identity *id, const struct nb_sig *s)
 {
-    unsigned at = 0;
-    int another;
+    struct nb_identity_comm *comm = nb_identity_comm_of(&id->weight_blocks, s->entry.a);
+    const int another = comm->last != s;
 
-    while (at < NB_COMMS && id->before[at].comm != s->comm)
-        at++;
-    if (at == NB_COMMS) {
-        at = id->before_at++ % NB_COMMS;
-        id->before[at].sig = NULL;
-    }
-    another = id->before[at].sig != s;
-    id->before[at].comm = s->comm;
-    id->before[at].sig = s;
+    comm->last = s;
     return another;
 }
 
@@ -158,12 +148,12 @@ void nb_clock_reduce(struct nb_identity *id, struct nb_sig *s)
         s->view.in_rounds++;
     }
     s->view.round_ops++;
-    if (id->reductions++ % RESCAN == 0 || id->rare == NB_NONE)
+    if (id->reductions++ % RESCAN == 0 || !id->rare)
         look_for_rare(id);
-    if (id->rare == NB_NONE || s != nb_sig_at(id, id->rare))
+    if (s != id->rare)
         return;
     if (nb_clock_more_than_usual(id, &s->view)) {
-        id->rare = NB_NONE; /* it does not mark steps, so the next reduction searches for another one */
+        id->rare = NULL; /* it does not mark steps, so the next reduction searches for another one */
         return;
     }
     gap = id->reductions - id->rare_seen;
@@ -179,7 +169,7 @@ void nb_clock_reduce(struct nb_identity *id, struct nb_sig *s)
 
 uint64_t nb_clock_pass(const struct nb_identity *id)
 {
-    return id->clock != CLOCK_RUNS && id->rare != NB_NONE ? id->rare_passes : id->round;
+    return id->clock != CLOCK_RUNS && id->rare ? id->rare_passes : id->round;
 }
 
 /* Weights change once a step, so a block that changes again belongs to the next step. */

@@ -9,87 +9,54 @@
 #include "policy/identity/internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define PENALTY 50 /* clean steps until a signature counts as single again */
 
 /* ---- signatures and buffers -------------------------------------------------------------------------- */
 
-static uint64_t hash_of(uint64_t comm, enum nb_func func, ncclDataType_t type, uint64_t count)
+/* Free what a signature holds. */
+static void drop_sig(void *arg, void *entry)
 {
-    return nb_mix(nb_mix(comm, count), (uint64_t)func << 8 | (uint64_t)type);
+    struct nb_identity *id = arg;
+    struct nb_sig *s = entry;
+
+    nb_set_clear(&id->buffers, &s->set);
+    if (id->rare == s)
+        id->rare = NULL;
 }
 
-void nb_sig_free(struct nb_identity *id, uint32_t at)
+void nb_sigs_forget(struct nb_identity *id, uint64_t comm)
 {
-    struct nb_sig *s = nb_sig_at(id, at);
-
-    nb_chains_remove(&id->sig_chains, hash_of(s->comm, s->func, s->type, s->count), at);
-    nb_set_clear(&id->buffers, &s->set);
-    s->taken = 0;
-    if (id->rare == at)
-        id->rare = NB_NONE;
+    for (struct nb_sig *s = NULL; (s = nb_table_next(&id->sigs, s));)
+        if (s->entry.a == comm) {
+            drop_sig(id, s);
+            nb_table_remove(&id->sigs, s);
+        }
 }
 
 struct nb_sig *nb_sig_of(struct nb_identity *id, const struct nb_identity_call *c)
 {
-    const uint64_t hash = hash_of(c->comm, c->func, c->type, c->count);
-    uint32_t at;
-    struct nb_sig *s;
+    const uint64_t rest =
+        nb_mix(c->count, (uint64_t)c->func << 16 | (uint64_t)c->type << 8 | (uint64_t)(c->bucket != 0));
+    struct nb_sig *s = nb_table_find(&id->sigs, c->comm, rest);
 
-    for (at = nb_chains_first(&id->sig_chains, hash); at != NB_NONE; at = id->sig_chains.next[at]) {
-        s = nb_sig_at(id, at);
-        if (s->comm == c->comm && s->func == c->func && s->type == c->type && s->count == c->count &&
-            s->bucket == c->bucket) {
-            s->used = id->announced;
-            return s;
-        }
+    if (!s) {
+        s = nb_table_make(&id->sigs, c->comm, rest, drop_sig, id);
+        s->func = c->func;
+        s->type = c->type;
+        s->bucket = c->bucket;
+        s->count = c->count;
+        nb_set_init(&s->set);
     }
-    at = NB_NONE;
-    for (uint32_t i = 0; i < id->sigs_used && (at == NB_NONE || nb_sig_at(id, at)->taken); i++)
-        if (at == NB_NONE || !nb_sig_at(id, i)->taken || nb_sig_at(id, i)->used < nb_sig_at(id, at)->used)
-            at = i;
-    if ((at == NB_NONE || nb_sig_at(id, at)->taken) && !nb_slab_reach(&id->sigs, id->sigs_used + 1))
-        at = id->sigs_used++;
-    s = nb_sig_at(id, at);
-    if (s->taken)
-        nb_sig_free(id, at);
-    memset(s, 0, sizeof(*s));
-    s->own = at;
-    s->comm = c->comm;
-    s->func = c->func;
-    s->type = c->type;
-    s->bucket = c->bucket;
-    s->count = c->count;
-    s->taken = 1;
     s->used = id->announced;
-    nb_set_init(&s->set);
-    nb_chains_add(&id->sig_chains, hash, at);
     return s;
 }
 
-static struct nb_key *key_at(const struct nb_identity *id, uint32_t at)
+struct nb_key *nb_key_of(struct nb_identity *id, const struct nb_sig *s, uint64_t send)
 {
-    return nb_slab_at(&id->keys, at);
-}
+    struct nb_key *k = nb_table_find(&id->keys, send, s->entry.at);
 
-struct nb_key *nb_key_of(struct nb_identity *id, uint32_t sig, uint64_t send)
-{
-    uint32_t at = nb_chains_first(&id->key_chains, nb_mix(send, sig));
-    struct nb_key *k;
-
-    for (; at != NB_NONE; at = id->key_chains.next[at])
-        if (key_at(id, at)->sig == sig && key_at(id, at)->send == send)
-            return key_at(id, at);
-    /* Replace in turn: recycled memory makes many keys that never come again. */
-    at = nb_slab_reach(&id->keys, id->key_hand + 1) ? 0 : id->key_hand;
-    id->key_hand = at + 1;
-    k = key_at(id, at);
-    if (k->taken)
-        nb_chains_remove(&id->key_chains, nb_mix(k->send, k->sig), at);
-    *k = (struct nb_key){.sig = sig, .send = send, .taken = 1};
-    nb_chains_add(&id->key_chains, nb_mix(send, sig), at);
-    return k;
+    return k ? k : nb_table_make(&id->keys, send, s->entry.at, NULL, NULL);
 }
 
 /* ---- a signature's view of the steps ------------------------------------------------------------------ */
@@ -134,7 +101,7 @@ static void violated(struct nb_sig *s, const struct nb_view *v, const struct nb_
 int nb_key_settled(struct nb_sig *s, const struct nb_view *v, struct nb_key *k, uint64_t recv,
                    const struct nb_weight_block *expected)
 {
-    uint64_t weight_block = expected ? (uint64_t)expected->number + 1 : 0;
+    uint64_t weight_block = expected ? expected->entry.b + 1 : 0;
     int told_apart = s->mode == MODE_ADDRESS && s->set.n > 0 && s->set.mature == s->set.n;
     uint32_t wanted = CERTAIN_AFTER << (2 * (s->violations < 3 ? s->violations : 3));
     int ok, moved = weight_block && k->weight_block && weight_block != k->weight_block && !told_apart;
@@ -170,7 +137,7 @@ static void take_inner(struct nb_identity *id, const struct nb_identity_call *c)
 /* Count a bucket. A bucket that comes again is in the next round. Further calls do not matter for buckets. */
 static void count_bucket(struct nb_identity *id, struct nb_sig *s, const struct nb_call *call)
 {
-    struct nb_key *k = nb_key_of(id, s->own, call->c.send);
+    struct nb_key *k = nb_key_of(id, s, call->c.send);
 
     if (k->streak && k->round == id->bucket_round)
         id->bucket_round++;
@@ -181,13 +148,13 @@ static void count_bucket(struct nb_identity *id, struct nb_sig *s, const struct 
 /* Note the turn of a named sum. */
 static void count_turn(struct nb_identity *id, const struct nb_sig *s, struct nb_call *call)
 {
-    if (!nb_turns_count(id, s, &call->turn, &call->cycle))
+    struct nb_identity_comm *comm = nb_identity_comm_of(&id->weight_blocks, s->entry.a);
+
+    if (!nb_turns_count(&comm->turns, s, &call->turn, &call->cycle))
         return;
-    for (uint32_t i = 0; i < id->sigs_used; i++) {
-        struct nb_sig *other = nb_sig_at(id, i);
-        if (other->taken && other->comm == s->comm && other->mode == MODE_TURN)
+    for (struct nb_sig *other = NULL; (other = nb_table_next(&id->sigs, other));)
+        if (other->entry.a == s->entry.a && other->mode == MODE_TURN)
             nb_set_clear(&id->buffers, &other->set);
-    }
 }
 
 /* Count a reduction in its step. The order of the calls decides, also where communicators run beside each

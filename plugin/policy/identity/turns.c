@@ -78,31 +78,16 @@ static void restart(struct nb_turns *t)
     t->period = 0;
 }
 
-static struct nb_turns *turns_of(struct nb_identity *id, uint64_t comm)
+int nb_turns_count(struct nb_turns *t, const struct nb_sig *s, uint32_t *turn, uint64_t *cycle)
 {
-    struct nb_turns *t = NULL;
-
-    for (unsigned i = 0; i < NB_TURNS; i++) {
-        if (id->turns[i].kind && id->turns[i].comm == comm)
-            return &id->turns[i];
-        if (!t && !id->turns[i].kind)
-            t = &id->turns[i];
-    }
-    if (t)
-        *t = (struct nb_turns){
-            .comm = comm, .kind = calloc(NB_TURNS_KEPT, sizeof(*t->kind)), .limit = FIRST_LIMIT};
-    return t && t->kind ? t : NULL;
-}
-
-int nb_turns_count(struct nb_identity *id, const struct nb_sig *s, uint32_t *turn, uint64_t *cycle)
-{
-    struct nb_turns *t = turns_of(id, s->comm);
     const uint32_t kind = (uint32_t)nb_mix(s->count, (uint64_t)s->type);
     int broken;
 
     *turn = NB_NONE;
     *cycle = 0;
-    if (!t)
+    if (!t->kind)
+        *t = (struct nb_turns){.kind = calloc(NB_TURNS_KEPT, sizeof(*t->kind)), .limit = FIRST_LIMIT};
+    if (!t->kind)
         return 0;
     broken = t->period && kind != kind_at(t, t->sums - t->period);
     if (broken)
@@ -115,13 +100,4 @@ int nb_turns_count(struct nb_identity *id, const struct nb_sig *s, uint32_t *tur
         look(t);
     }
     return broken;
-}
-
-void nb_turns_forget(struct nb_identity *id, uint64_t comm)
-{
-    for (unsigned i = 0; i < NB_TURNS; i++)
-        if (id->turns[i].kind && id->turns[i].comm == comm) {
-            free(id->turns[i].kind);
-            id->turns[i] = (struct nb_turns){0};
-        }
 }

@@ -106,7 +106,7 @@ void nb_classify_call(struct nb_classify *c, const struct nb_class_op *op)
         }
         s->linked += (uint64_t)linked;
         if (s->linked)
-            nb_class_key_of(c, s->own, op->send)->linked = linked;
+            nb_class_key_of(c, s, op->send)->linked = linked;
     }
 }
 
@@ -131,11 +131,9 @@ static void end_step(struct nb_classify *c, struct nb_class_comm *m)
                   want <= m->reduced + times * slack && slack * 10 < m->reduced;
     }
     m->reduce_adds_up = adds_up ? m->reduce_adds_up + 1 : 0;
-    for (uint32_t i = 0; i < c->used; i++) {
-        struct nb_class_sig *s = nb_class_sig_at(c, i);
-        if (s->taken && s->comm == m->comm && s->func == NB_FUNC_ALL_REDUCE)
+    for (struct nb_class_sig *s = NULL; (s = nb_table_next(&c->sigs, s));)
+        if (s->entry.a == m->entry.a && s->func == NB_FUNC_ALL_REDUCE)
             s->steps_in_sum = adds_up && s->step == m->weight_steps + 1 ? s->steps_in_sum + 1 : 0;
-    }
     m->gathered = m->weights = m->scattered = m->reduced = m->operations = 0;
     m->weight_steps++;
     if (m->weight_steps > c->weight_steps)
@@ -203,7 +201,7 @@ static uint64_t steps_of(struct nb_classify *c, const struct nb_class_comm *m, c
 static void count_round(struct nb_classify *c, struct nb_class_comm *m, struct nb_class_sig *s,
                         const struct nb_class_op *op)
 {
-    struct nb_class_key *k = nb_class_key_of(c, s->own, op->send);
+    struct nb_class_key *k = nb_class_key_of(c, s, op->send);
 
     if (k->round == m->round) {
         m->alike_rounds += m->set == m->last_set;
@@ -318,7 +316,7 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_
                                          uint64_t key[NB_CAUSAL_NAMES])
 {
     if (s->func == NB_FUNC_REDUCE_SCATTER) {
-        struct nb_class_key *k = nb_class_key_of(c, s->own, op->send);
+        struct nb_class_key *k = nb_class_key_of(c, s, op->send);
         const int usual_memory = is_usual_memory(k, m->weight_steps + 1);
         struct nb_causal *field =
             op->blind || !op->nranks ? NULL : nb_field_get(&c->fields, op->comm, op->count / op->nranks, 1);
@@ -328,7 +326,7 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_
             int repeats;
             name_keys(op, field, key);
             repeats = nb_causal_repeats(field, key_of(signature_of(op), taken), op->buffer != 0);
-            k = nb_class_key_of(c, s->own, key[NB_CAUSAL_GUESS] && !repeats ? key[NB_CAUSAL_GUESS] : key[0]);
+            k = nb_class_key_of(c, s, key[NB_CAUSAL_GUESS] && !repeats ? key[NB_CAUSAL_GUESS] : key[0]);
             if (moves(op, field, key, repeats, usual_memory, is_usual_size(&k->sizes, size)))
                 return NB_WHY_MOVES;
         }
@@ -341,7 +339,7 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_
     if (s->bucket)
         return NB_WHY_BUCKET;
     if (s->linked >= LINKED_LEAST && s->linked * 10 >= s->announced * 9 &&
-        nb_class_key_of(c, s->own, op->send)->linked)
+        nb_class_key_of(c, s, op->send)->linked)
         return NB_WHY_AFTER_RS;
     if (s->steps_in_sum >= SUM_STEPS)
         s->sum_step = m->weight_steps;

@@ -179,27 +179,18 @@ float nb_causal_explained(const struct nb_causal *field);
 
 /* ---- tables.c: fields of the causal test -------------------------------------------------------------- */
 
-#define NB_FIELDS 64u
-
 struct nb_field {
-    uint64_t comm;
-    uint64_t values; /* values of a rank's block. 0: free */
-    uint64_t used;
+    struct nb_entry entry; /* its communicator, and the values of a rank's block */
     struct nb_causal *causal;
 };
 
-struct nb_fields {
-    struct nb_field field[NB_FIELDS];
-    uint64_t now;
-};
-
-/* Return the field of blocks of `values` values. With `make` the call creates a new field, and the longest
- * unused field makes room. Return NULL for an unknown field without `make`, for blocks with too few values,
- * and without memory. */
-struct nb_causal *nb_field_get(struct nb_fields *fields, uint64_t comm, uint64_t values, int make);
+/* Return the field of blocks of `values` values in the table of fields. With `make` the call creates a new
+ * field. Return NULL for an unknown field without `make`, for blocks with too few values, and without
+ * memory. */
+struct nb_causal *nb_field_get(struct nb_table *fields, uint64_t comm, uint64_t values, int make);
 /* Return the field of a gathered block of `bytes` bytes, by its size, or NULL. Store its number of values at
  * *values and their width in bytes at *width. For a type of bytes the function tries widths of 2, 4 and 1. */
-struct nb_causal *nb_field_of_bytes(struct nb_fields *fields, uint64_t comm, ncclDataType_t type,
+struct nb_causal *nb_field_of_bytes(struct nb_table *fields, uint64_t comm, ncclDataType_t type,
                                     uint64_t bytes, uint64_t *values, size_t *width);
 
 /* ---- tables.c: the state ------------------------------------------------------------------------------ */
@@ -208,7 +199,6 @@ struct nb_causal *nb_field_of_bytes(struct nb_fields *fields, uint64_t comm, ncc
  * State that the parts of classification share. classify.c weighs the evidence, tables.c keeps its subjects.
  */
 
-#define COMMS 128u
 #define RECENT_RS 16u
 
 /* The usual sizes of some sums. */
@@ -218,23 +208,19 @@ struct nb_sizes {
     int known;               /* 1: there is a range */
 };
 
-struct
-    nb_class_key { /* memory that a signature's sums come from, a predicted buffer, or a place in the step */
-    uint32_t sig;
-    uint64_t send;         /* its address, or the name of the buffer or place */
+/* Memory that a signature's sums come from, a predicted buffer, or a place in the step. */
+struct nb_class_key {
+    struct nb_entry entry; /* its address, or the name of the buffer or place, and the place of the signature */
     struct nb_sizes sizes; /* of a buffer or place */
     uint64_t step;         /* of a reduce-scatter: the last step in which it came, */
     uint32_t streak;       /* and the steps in a row before that one */
     uint64_t round;        /* round of its communicator. UINT64_MAX: none yet */
     int linked;            /* 1: a reduce-scatter just before has its result there */
-    int taken;
 };
 
 struct nb_class_comm {
-    uint64_t comm;
-    int taken;
-    int gathers; /* 1: gathers were seen */
-    uint64_t used;
+    struct nb_entry entry; /* its number, and 0 */
+    int gathers;           /* 1: gathers were seen */
     uint64_t weight_steps, first_weight_step; /* its own steps, and the process's steps when it first
                                                  reduced */
     /* Rounds of all-reduces that are gradients by caller or user. A buffer that comes again begins the next
@@ -248,13 +234,12 @@ struct nb_class_comm {
 };
 
 struct nb_class_sig {
-    uint64_t comm, count;
+    struct nb_entry entry; /* its communicator, and all else */
+    uint64_t count;
     uint32_t nranks;
     enum nb_func func;
     ncclDataType_t type;
-    uint32_t own; /* its place in the table */
-    int taken;
-    uint64_t used, announced, calls, sampled;
+    uint64_t announced, calls, sampled;
     uint64_t passes;                  /* passes that identity counted. 0: none yet */
     uint64_t linked;                  /* all-reduces of a reduce-scatter's result */
     uint64_t last_steady;             /* `sampled` when content was last steady. 0: never */
@@ -272,32 +257,24 @@ struct nb_class_sig {
 };
 
 struct nb_classify {
-    unsigned warmup, used;
+    unsigned warmup;
     struct nb_grad_rules rules;
-    struct nb_slab sigs; /* of struct nb_class_sig */
-    struct nb_slab keys; /* of struct nb_class_key */
-    struct nb_chains sig_chains, key_chains;
-    uint32_t key_hand;
-    struct nb_class_comm comms[COMMS];
-    uint64_t now;
+    struct nb_table sigs;   /* of struct nb_class_sig */
+    struct nb_table keys;   /* of struct nb_class_key */
+    struct nb_table comms;  /* of struct nb_class_comm */
+    struct nb_table fields; /* of struct nb_field */
     uint64_t weight_steps; /* of the process: the largest number of any communicator */
     struct {
         uint64_t recv, count; /* of a rank */
         ncclDataType_t type;
     } recent_rs[RECENT_RS];
     uint32_t recent_at;
-    struct nb_fields fields;
 };
-
-static inline struct nb_class_sig *nb_class_sig_at(const struct nb_classify *c, uint32_t at)
-{
-    return nb_slab_at(&c->sigs, at);
-}
 
 /* Return the operation's signature, a communicator, or a buffer of a signature. Each function creates a new
  * entry when there is none yet, and always returns one. */
 struct nb_class_sig *nb_class_sig_of(struct nb_classify *c, const struct nb_class_op *op);
 struct nb_class_comm *nb_class_comm_of(struct nb_classify *c, uint64_t comm);
-struct nb_class_key *nb_class_key_of(struct nb_classify *c, uint32_t sig, uint64_t send);
+struct nb_class_key *nb_class_key_of(struct nb_classify *c, const struct nb_class_sig *sig, uint64_t send);
 
 #endif
