@@ -80,7 +80,7 @@ static struct nb_evidence *keep_evidence(struct nb_decisions *d, struct nb_op_in
         f->looked = malloc(sizeof(*f->looked));
     if (!f->looked)
         return NULL;
-    f->looked->seen = (struct nb_evidence){.blind = 0};
+    f->looked->seen = (struct nb_evidence){.samples = 0};
     return &f->looked->seen;
 }
 
@@ -605,10 +605,10 @@ static void observe(const struct nb_coll_comm *comm, const struct nb_op *op, con
 static void decide(struct nb_coll_comm *comm, struct nb_op *op, struct nb_op_info *f)
 {
     const struct nb_decision *v = &f->decision;
-    struct nb_evidence nothing = {.blind = 0}, *seen = f->looked ? &f->looked->seen : &nothing;
+    static const struct nb_evidence nothing;
+    const struct nb_evidence *seen = f->looked ? &f->looked->seen : &nothing;
 
     f->settled = 1;
-    seen->blind = !nb_proof_possible(comm);
     f->decision =
         nb_job_reduce(comm->decisions->job, f->number, f->announced, &f->call, f->redop, seen, f->geometry);
     drop_evidence(comm->decisions, f);

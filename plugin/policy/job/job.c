@@ -386,7 +386,6 @@ struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announ
     what.unlike = v.identity.reason == NB_ID_MISMATCH;
     what.passes = v.identity.passes;
     what.cycles = v.identity.cycles;
-    what.blind = ev->blind;
     v.gradient = nb_classify_reduce(job->classify, &what, ev->sample, ev->samples);
     if (v.gradient.shared && v.identity.tracked >= 0)
         v.identity.reason = NB_ID_SHARED;

@@ -176,7 +176,6 @@ struct nb_evidence {
     float profile[NB_PROFILE_GROUPS];
     unsigned groups; /* 0: no profile */
     uint64_t span;   /* elements over which the profile is spread */
-    int blind;       /* 1: reduce-scatter for which nb_job_sum will not be called */
 };
 
 struct nb_decision {

@@ -39,7 +39,6 @@ const char *nb_class_reason_text(enum nb_class_reason reason)
         [NB_WHY_ONE_SIGN] = "its values have one sign",
         [NB_WHY_INTEGERS] = "its values are integers",
         [NB_WHY_HOOK] = "a communication hook of DDP sums it, and it may be anything",
-        [NB_WHY_BLIND] = "this device cannot read its sums",
         [NB_WHY_USER_YES] = "NIBBLE_GRAD says so",
         [NB_WHY_USER_NO] = "NIBBLE_GRAD excludes it",
         [NB_WHY_SAID_YES] = "the framework says so (tag of the call or name of the communicator)",
@@ -319,7 +318,7 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_
         struct nb_class_key *k = nb_class_key_of(c, s, op->send);
         const int usual_memory = is_usual_memory(k, m->weight_steps + 1);
         struct nb_causal *field =
-            op->blind || !op->nranks ? NULL : nb_field_get(&c->fields, op->comm, op->count / op->nranks, 1);
+            op->nranks ? nb_field_get(&c->fields, op->comm, op->count / op->nranks, 1) : NULL;
         if (field) {
             /* A sum that is unlike its predicted buffer takes this buffer's place, too. */
             const uint64_t taken = op->predicted ? op->predicted : op->buffer;
@@ -330,7 +329,7 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_
             if (moves(op, field, key, repeats, usual_memory, is_usual_size(&k->sizes, size)))
                 return NB_WHY_MOVES;
         }
-        if (op->blind || (field && nb_causal_weight_blocks(field)))
+        if (field && nb_causal_weight_blocks(field))
             return NB_WHY_YOUNG;
         if (m->scatter_adds_up >= SUM_STEPS)
             return NB_WHY_SUM;
@@ -381,7 +380,6 @@ static void settle(struct nb_classify *c, const struct nb_class_comm *m, struct 
     } else {
         s->kind = s->evidence == NB_WHY_YOUNG ? NB_CLASS_UNKNOWN : NB_CLASS_GRADIENT;
         s->reason = s->evidence != NB_WHY_YOUNG                        ? s->evidence
-                    : op->blind                                        ? NB_WHY_BLIND
                     : op->caller == NB_CALLER_HOOK                     ? NB_WHY_HOOK
                     : s->func == NB_FUNC_REDUCE_SCATTER && !m->gathers ? NB_WHY_UNSEEN
                                                                        : NB_WHY_NO_EVIDENCE;

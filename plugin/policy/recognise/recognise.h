@@ -66,7 +66,6 @@ enum nb_class_reason {
     NB_WHY_ONE_SIGN,    /* never: hardly any value has the other sign */
     NB_WHY_INTEGERS,    /* never: its values are integers */
     NB_WHY_HOOK,        /* a hook in Python sums it for DDP's reducer: it may be anything */
-    NB_WHY_BLIND,       /* the device cannot show its sums, so that a proof is impossible */
     NB_WHY_USER_YES,    /* NIBBLE_GRAD */
     NB_WHY_USER_NO,
     NB_WHY_SAID_YES, /* the tag of the call, or the name of its communicator */
@@ -101,7 +100,6 @@ struct nb_class_op {
     int found;             /* 1: only its content identified the buffer */
     int unlike;            /* 1: its content is unlike the predicted buffer's */
     enum nb_caller caller; /* of a sum */
-    int blind;             /* reduce-scatter: nb_classify_sum will not be called for it */
 };
 
 /* Note one call of the job: buffers of reduce-scatters, and that the process lives. Pass calls in call order,
