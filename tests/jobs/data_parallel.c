@@ -146,7 +146,7 @@ static void flat(struct job *job, int vouched)
     struct model *generator = model_of(job, ADAMW), *discriminator = model_of(job, ADAMW);
     struct ddp g = ddp_open(job, world, generator), d = ddp_open(job, world, discriminator);
 
-    d.caller = g.caller = NB_CALLER_BACKWARD;
+    d.caller = g.caller = NB_CALLER_UNKNOWN;
     d.unproved = g.unproved = !vouched;
     for (int i = 0; i < discriminator->units; i++)
         d.bucket[i] = g.bucket[i];

@@ -229,15 +229,14 @@ static void launch(void *arg)
 /* Call NCCL below the functions that the plugin finds on the stack of a process of PyTorch. */
 static void launch_below(enum nb_caller caller, struct launch *l)
 {
-    static const enum torch_function script[] = {TORCH_PYTHON}, backward[] = {TORCH_PYTHON, TORCH_ENGINE},
+    static const enum torch_function other[] = {TORCH_PYTHON, TORCH_ENGINE},
                                      bucket[] = {TORCH_PYTHON, TORCH_ENGINE, TORCH_BUCKET},
                                      hook[] = {TORCH_ENGINE, TORCH_BUCKET, TORCH_PYTHON};
 
     switch (caller) {
     case NB_CALLER_BUCKET: torch_call(bucket, 3, launch, l); break;
     case NB_CALLER_HOOK: torch_call(hook, 3, launch, l); break;
-    case NB_CALLER_BACKWARD: torch_call(backward, 2, launch, l); break;
-    default: torch_call(script, 1, launch, l);
+    default: torch_call(other, 2, launch, l);
     }
 }
 

@@ -114,7 +114,7 @@ START_TEST(proves_less)
                                            .count = e->call.count,
                                            .send = e->call.send,
                                            .recv = e->call.recv,
-                                           .caller = e->call.bucket ? NB_CALLER_BUCKET : NB_CALLER_OUTSIDE};
+                                           .caller = e->call.bucket ? NB_CALLER_BUCKET : NB_CALLER_UNKNOWN};
             struct nb_class_decision d;
             float samples[256];
 

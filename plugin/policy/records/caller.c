@@ -12,9 +12,7 @@
  *  - DDP with a hook in Python (BF16 compression, PowerSGD): the same function with the hook's Python frames
  *    between. The hook may reduce any data.
  *  - All other calls in a backward pass (FSDP, gradients of gathered features, SyncBatchNorm): Python or C++
- *    functions below `torch::autograd::Engine::evaluate_function`. FSDP's calls at the very end of a pass lie
- *    below `Engine::thread_main` alone. On the CPU that is the caller's own thread. With a GPU the sources
- *    name it pt_autograd_N, so that the thread's name would prove no more than the engine's frames do.
+ *    functions below one of `torch::autograd::Engine`. The reducer would lie further in, so the walk ends.
  *
  * Each return address is looked up once and remembered for the process. A lookup costs far more than a step
  * of the walk: the loader searches all symbols of a library, and PyTorch's has hundreds of thousands.
@@ -31,10 +29,9 @@
 
 /* Kinds of a frame, as bits. */
 enum frame_kind {
-    FRAME_TORCH = 1,
-    FRAME_PYTHON = 2,
-    FRAME_BUCKET = 4, /* the reducer's function that sums a bucket */
-    FRAME_ENGINE = 8  /* the engine of backward passes */
+    FRAME_PYTHON = 1,
+    FRAME_BUCKET = 2, /* the reducer's function that sums a bucket */
+    FRAME_ENGINE = 4  /* the engine of backward passes */
 };
 
 /* Scan of frames, one by one, from the innermost (the collective) outwards. Zero: no frame yet. */
@@ -73,8 +70,6 @@ static unsigned kind_of_frame(const struct nb_frame *f)
 {
     unsigned kind = 0;
 
-    if (module_begins(f, "libtorch"))
-        kind |= FRAME_TORCH;
     if (is_python(f))
         kind |= FRAME_PYTHON;
     if (module_begins(f, "libtorch_cpu.") && begins(f->symbol, ALL_REDUCE_BUCKET))
@@ -89,28 +84,17 @@ static int scan_frame(struct scan *scan, unsigned kind)
 {
     if (kind & FRAME_BUCKET)
         scan->found = scan->seen & FRAME_PYTHON ? NB_CALLER_HOOK : NB_CALLER_BUCKET;
-    else if (kind & FRAME_ENGINE) /* the reducer would lie further in */
-        scan->found = NB_CALLER_BACKWARD;
     scan->seen |= kind;
-    return scan->found != NB_CALLER_UNKNOWN;
+    return (kind & (FRAME_BUCKET | FRAME_ENGINE)) != 0;
 }
 
-/* Return the answer after the last frame. `whole`: the frames reach to the end of the stack. Otherwise
- * PyTorch's frames may still be farther out, and the answer is never NB_CALLER_OUTSIDE. */
-static enum nb_caller scan_result(const struct scan *scan, int whole)
-{
-    if (scan->found == NB_CALLER_UNKNOWN && whole && scan->seen & FRAME_TORCH)
-        return NB_CALLER_OUTSIDE;
-    return scan->found;
-}
-
-enum nb_caller nb_caller_of(const struct nb_frame *frame, size_t n, int whole)
+enum nb_caller nb_caller_of(const struct nb_frame *frame, size_t n)
 {
     struct scan scan = {0, NB_CALLER_UNKNOWN};
 
     for (size_t i = 0; i < n && !scan_frame(&scan, kind_of_frame(&frame[i])); i++)
         ;
-    return scan_result(&scan, whole);
+    return scan.found;
 }
 
 /* Table of looked-up return addresses: the address, with the kind of its frame in the address's unused bits.
@@ -155,17 +139,15 @@ enum nb_caller nb_stack_caller(void)
     void *address[NB_CALLER_FRAMES];
     unsigned scanned = 0;
 
-    for (unsigned most = NEAR;; most = NB_CALLER_FRAMES) {
+    for (unsigned most = NEAR; most <= NB_CALLER_FRAMES; most += NB_CALLER_FRAMES - NEAR) {
         /* Code without unwind tables also ends the stack, and hides the frames behind it. */
         const int got = backtrace(address, (int)most);
-        const unsigned n = got > 0 ? (unsigned)got : 0;
 
-        while (scanned < n)
+        while ((int)scanned < got)
             if (scan_frame(&scan, kind_of((uintptr_t)address[scanned++] & ADDRESS)))
-                return scan_result(&scan, 0);
-        if (n < most)
-            return scan_result(&scan, 1);
-        if (most == NB_CALLER_FRAMES)
-            return scan_result(&scan, 0);
+                return scan.found;
+        if (got < (int)most)
+            break;
     }
+    return NB_CALLER_UNKNOWN;
 }

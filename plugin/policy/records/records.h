@@ -18,11 +18,9 @@ struct nb_queue;
 #define NB_CALLER_FRAMES 64u
 
 enum nb_caller {
-    NB_CALLER_UNKNOWN = 0, /* no known frame */
+    NB_CALLER_UNKNOWN = 0, /* anything else */
     NB_CALLER_BUCKET,      /* DDP's reducer itself: certainly a bucket of gradients */
     NB_CALLER_HOOK,        /* a hook that DDP's reducer has called: probably a gradient */
-    NB_CALLER_BACKWARD,    /* another caller in a backward pass: gradients of parameters, activations ... */
-    NB_CALLER_OUTSIDE,     /* PyTorch, outside of any backward pass */
     /* The framework's word in place of the caller: by the tag of the call or its communicator's name */
     NB_CALLER_SAYS_GRADIENT,
     NB_CALLER_SAYS_EXACT
@@ -34,9 +32,8 @@ struct nb_frame {
     const char *symbol; /* mangled */
 };
 
-/* Return the caller by the `n` frames of a stack, from the innermost (the collective) outwards. `whole`: the
- * frames reach to the end of the stack. */
-enum nb_caller nb_caller_of(const struct nb_frame *frame, size_t n, int whole);
+/* Return the caller by the `n` frames of a stack, from the innermost (the collective) outwards. */
+enum nb_caller nb_caller_of(const struct nb_frame *frame, size_t n);
 
 /* Return the caller by the frames above this function's caller. Not in signal handlers. */
 enum nb_caller nb_stack_caller(void);

@@ -198,7 +198,7 @@ static void announce(struct comm *c, int r, enum nb_func func, const struct buff
         return;
     nb_log_label(c->job->cluster.node[r].ctx.label);
     if (nb_events_asks_caller(m->events, &call))
-        call.caller = b->caller ? b->caller : NB_CALLER_OUTSIDE;
+        call.caller = b->caller;
     op.call = nb_events_call(m->events, &call);
     if (op.call)
         nb_events_stop((void *)(uintptr_t)op.call);

@@ -132,8 +132,7 @@ static void reduce(struct fsdp *f, int i)
                             .n = u->n,
                             .send = out,
                             .recv = out,
-                            .what = u->buffer,
-                            .caller = NB_CALLER_BACKWARD};
+                            .what = u->buffer};
         all_reduce(f->replicas, &b, u->g[0], u->g[1]);
     } else {
         reduce_scatter(f->comm, &b, u->g[0], u->g[1]);
@@ -210,8 +209,7 @@ void zero12_reduce(struct comm *comm, struct model *m, int group, const truth *b
                                       .n = model_size(m, a, b),
                                       .send = at,
                                       .recv = at,
-                                      .what = buffers[a],
-                                      .caller = NB_CALLER_BACKWARD};
+                                      .what = buffers[a]};
         for (int i = b - 1; i >= a; i--)
             model_gradient(m, i, 0);
         all_reduce(comm, &bucket, model_vector(m, a, b, OF_NODE_0, 0), model_vector(m, a, b, OF_NODE_1, 0));
@@ -326,7 +324,6 @@ static void one(struct tensor_parallel *t, int i, uint64_t kind)
     const uint64_t seed = kind * 1000 + (uint64_t)i;
     struct buffer b = {.type = t->type, .n = t->n};
 
-    b.caller = kind == 2 ? NB_CALLER_BACKWARD : NB_CALLER_OUTSIDE;
     if (!t->fixed)
         t->at[i] = memory_take(memory, t->n * 2);
     b.send = b.recv = t->at[i];
