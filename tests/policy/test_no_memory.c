@@ -86,7 +86,7 @@ START_TEST(feeds_less)
             ck_assert_uint_le(feed(&trace, frameworks[f], 40, grants[i]).fed, all);
         ck_assert_uint_eq(feed(&trace, frameworks[f], 40, 0).fed, 0); /* without memory for slots */
         ck_assert_uint_gt(refused, 0);
-        feed(&trace, frameworks[f], 400, 1); /* more than the ring of calls has at first */
+        feed(&trace, frameworks[f], 400, 1);
         free(trace.event);
     }
 }

@@ -60,8 +60,7 @@
 #define DEFAULT_SIGNATURES 1024u
 #define DEFAULT_TRACKED 4096u
 #define DEFAULT_KEYS 8192u
-#define DEFAULT_CALLS 16384u
-#define FIRST_CALLS 64u
+#define DEFAULT_CALLS 4096u /* as many as policy/job/job.h keeps */
 #define WEIGHT_BLOCKS 8192u
 
 #define SCORE_LEAST 0.3f /* own tracked buffer: 0.55 to 0.77 measured, best other: up to 0.37 */
@@ -122,8 +121,7 @@ struct nb_identity *nb_identity_create(const struct nb_identity_config *config)
     id->config.buffers = id->config.buffers ? id->config.buffers : DEFAULT_TRACKED;
     id->config.keys = id->config.keys ? id->config.keys : DEFAULT_KEYS;
     id->config.calls = id->config.calls ? id->config.calls : DEFAULT_CALLS;
-    id->calls_cap = id->config.calls < FIRST_CALLS ? id->config.calls : FIRST_CALLS;
-    id->calls = calloc(id->calls_cap, sizeof(*id->calls));
+    id->calls = calloc(id->config.calls, sizeof(*id->calls));
     nb_tracked_buffers_init(&id->buffers, id->config.buffers);
     if (!id->calls || nb_table_init(&id->sigs, sizeof(struct nb_sig), id->config.signatures) ||
         nb_table_init(&id->keys, sizeof(struct nb_key), id->config.keys) ||

@@ -195,7 +195,6 @@ struct nb_view {
 struct nb_call {
     struct nb_identity_call c;
     struct nb_view view;
-    uint64_t number;
     uint64_t parent; /* all-reduce: elements of the reduce-scatter whose result it sums */
     int begun;
     uint32_t turn;  /* of a named sum, NB_NONE: none */
@@ -247,9 +246,7 @@ struct nb_run_total { /* gathers of one size in the current run */
 
 struct nb_identity {
     struct nb_identity_config config;
-    /* A ring, by number. Grows up to config.calls while it would overwrite wanted calls. */
-    struct nb_call *calls;
-    uint32_t calls_cap;
+    struct nb_call *calls; /* [config.calls] a ring, by number */
     uint64_t announced, taken_up;
     struct nb_table sigs; /* of struct nb_sig */
     struct nb_table keys; /* of struct nb_key */

@@ -8,8 +8,6 @@
  */
 #include "policy/identity/internal.h"
 
-#include <stdlib.h>
-
 #define PENALTY 50 /* clean steps until a signature counts as single again */
 
 /* ---- signatures and buffers -------------------------------------------------------------------------- */
@@ -176,50 +174,22 @@ static void count_call(struct nb_identity *id, struct nb_call *call)
     call->view = s->view;
 }
 
-/* Return 1 when the call will be asked for again. */
-static int wanted(const struct nb_identity *id, const struct nb_call *call)
-{
-    return call->number >= id->taken_up || (call->c.passes && !call->begun);
-}
-
-/* Return the place for the next call: the oldest call's, or a new one when that call is still wanted and
- * memory suffices. */
-static struct nb_call *new_call(struct nb_identity *id)
-{
-    const uint64_t number = id->announced;
-    struct nb_call *calls;
-
-    while (number >= id->calls_cap && id->calls_cap < id->config.calls &&
-           wanted(id, &id->calls[number % id->calls_cap])) {
-        const uint32_t cap = 2 * id->calls_cap < id->config.calls ? 2 * id->calls_cap : id->config.calls;
-        calls = calloc(cap, sizeof(*calls));
-        if (!calls)
-            break;
-        for (uint64_t i = number - id->calls_cap; i < number; i++)
-            calls[i % cap] = id->calls[i % id->calls_cap];
-        free(id->calls);
-        id->calls = calls;
-        id->calls_cap = cap;
-    }
-    return &id->calls[number % id->calls_cap];
-}
-
 struct nb_call *nb_call_take_up(struct nb_identity *id, uint64_t number)
 {
     struct nb_call *call;
 
-    if (number >= id->announced || id->announced - number > id->calls_cap)
+    if (number >= id->announced || id->announced - number > id->config.calls)
         return NULL;
-    if (id->announced - id->taken_up > id->calls_cap)
-        id->taken_up = id->announced - id->calls_cap;
+    if (id->announced - id->taken_up > id->config.calls)
+        id->taken_up = id->announced - id->config.calls;
     for (; id->taken_up <= number; id->taken_up++) {
-        call = &id->calls[id->taken_up % id->calls_cap];
+        call = &id->calls[id->taken_up % id->config.calls];
         if (!call->c.passes)
             take_inner(id, &call->c);
         else if (call->c.func != NB_FUNC_ALL_GATHER && call->c.count >= LARGE)
             count_call(id, call);
     }
-    call = &id->calls[number % id->calls_cap];
+    call = &id->calls[number % id->config.calls];
     if (call->begun)
         return NULL;
     call->begun = 1;
@@ -228,10 +198,10 @@ struct nb_call *nb_call_take_up(struct nb_identity *id, uint64_t number)
 
 uint64_t nb_identity_call(struct nb_identity *id, const struct nb_identity_call *c)
 {
-    struct nb_call *call = new_call(id);
     const uint64_t number = id->announced++;
+    struct nb_call *call = &id->calls[number % id->config.calls];
 
-    *call = (struct nb_call){.c = *c, .number = number, .turn = NB_NONE};
+    *call = (struct nb_call){.c = *c, .turn = NB_NONE};
     if (c->func == NB_FUNC_REDUCE_SCATTER) {
         id->recent_rs[id->recent_at].recv = c->recv;
         id->recent_rs[id->recent_at].count = c->count;
