@@ -194,7 +194,7 @@ static struct nb_cost_part part_costs(const struct costs *w, double len)
 {
     const double n = w->n, r = w->op->ratio, r2 = nb_cost_ratio_again(w->op);
     const double unit = nb_min_double(len, w->op->unit), m = w->f->message;
-    struct nb_cost_part p = {.hops = 1, .early = w->op->func == NB_FUNC_REDUCE_SCATTER};
+    struct nb_cost_part p = {.hops = 1};
     double piece;
 
     switch (w->op->func) {

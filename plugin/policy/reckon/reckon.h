@@ -78,7 +78,6 @@ struct nb_cost_load {
 struct nb_cost_part {
     struct nb_cost_load owner, row, column, other;
     int hops;
-    bool early; /* a node that only contributes is finished after encoding */
 };
 
 /* Return an operation in NCCL's chunks of 128 KiB on 8 channels, with nibble's default units and credits,
