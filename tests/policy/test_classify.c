@@ -20,14 +20,8 @@
 
 static struct nb_class_op eight_ranks(enum nb_func func, ncclDataType_t type, size_t count, uint64_t at)
 {
-    return (struct nb_class_op){.comm = 1,
-                                .nranks = 8,
-                                .func = func,
-                                .type = type,
-                                .op = ncclSum,
-                                .count = count,
-                                .send = at,
-                                .recv = at};
+    return (struct nb_class_op){
+        .comm = 1, .nranks = 8, .func = func, .type = type, .op = ncclSum, .count = count, .send = at};
 }
 
 static struct nb_classify *create(const char *rules)
@@ -53,7 +47,6 @@ static struct nb_class_op op_of(const struct event *e)
         .op = ncclSum,
         .count = e->call.count,
         .send = e->call.send,
-        .recv = e->call.recv,
         .caller = e->call.bucket ? NB_CALLER_BUCKET : NB_CALLER_UNKNOWN,
         .buffer = e->call.func == NB_FUNC_REDUCE_SCATTER ? e->truth + 1 : 0 /* as identity would say */
     };
@@ -150,9 +143,9 @@ static struct result play(struct nb_classify *c, const struct trace *t)
         struct nb_class_decision d;
         int coded;
 
-        nb_classify_call(c, &op);
         if (!e->call.passes)
             continue;
+        op.linked = i && e[-1].call.func == NB_FUNC_REDUCE_SCATTER && e[-1].call.recv == e->call.send;
         op.passes = (uint64_t)e->step + 1; /* as identity tells passes apart */
         model_samples(e, i, samples, SAMPLES);
         if (e->call.func == NB_FUNC_ALL_GATHER) {
@@ -283,11 +276,9 @@ START_TEST(test_never)
                                       .op = ncclSum,
                                       .count = 5000000 + b,
                                       .send = 0x100 + b,
-                                      .recv = 0x100 + b,
                                       .caller = NB_CALLER_BUCKET};
             for (unsigned i = 0; i < SAMPLES; i++)
                 samples[i] = rnd_normal(&seed);
-            nb_classify_call(c, &ddp);
             last = (int)nb_classify_reduce(c, &ddp, samples, SAMPLES).kind;
         }
         for (unsigned k = 0; step % o->every == 0 && k < o->per_step; k++) {
@@ -295,18 +286,16 @@ START_TEST(test_never)
                 .comm = 3, .nranks = 16, .func = o->func, .type = o->type, .op = ncclSum, .count = o->count};
             struct nb_class_decision d;
 
-            op.send = op.recv = o->stable ? 0x5000 : (fresh += 0x1000);
+            op.send = o->stable ? 0x5000 : (fresh += 0x1000);
             content(o, step, seed += 3, samples);
             if (o->gathered) {
                 struct nb_class_op gather = op;
                 gather.func = NB_FUNC_ALL_GATHER;
                 /* 2: gathered again at recomputation, with exactly the same content */
                 for (int i = 0; i < o->gathered; i++) {
-                    nb_classify_call(c, &gather);
                     nb_classify_gather(c, &gather, samples, SAMPLES);
                 }
             }
-            nb_classify_call(c, &op);
             d = nb_classify_reduce(c, &op, samples, SAMPLES);
             ck_assert_msg(d.kind != NB_CLASS_GRADIENT, "%s: taken for a gradient in step %u: %s", o->what,
                           step, nb_class_reason_text(d.reason));
@@ -322,15 +311,10 @@ END_TEST
 static struct nb_class_decision sum_of_result(struct nb_classify *c, const struct nb_class_op *op,
                                               const float *samples)
 {
-    struct nb_class_op scatter = *op;
+    struct nb_class_op result = *op;
 
-    scatter.comm = 77;
-    scatter.func = NB_FUNC_REDUCE_SCATTER;
-    scatter.count = op->count * op->nranks;
-    scatter.recv = op->send;
-    nb_classify_call(c, &scatter);
-    nb_classify_call(c, op);
-    return nb_classify_reduce(c, op, samples, SAMPLES);
+    result.linked = 1;
+    return nb_classify_reduce(c, &result, samples, SAMPLES);
 }
 
 /* Sums that change in every step and come from the places of gradients. Their values show that they are
@@ -406,7 +390,6 @@ START_TEST(test_revoked)
     nb_classify_text(&a, &d, text, sizeof(text));
     ck_assert_ptr_nonnull(strstr(text, "NIBBLE_GRAD=!all_reduce:float32:1000000@8"));
     nb_classify_forget(c, 1);
-    nb_classify_call(c, &a);
     ck_assert_int_eq(nb_classify_reduce(c, &a, samples, SAMPLES).reason, NB_WHY_YOUNG);
     nb_classify_destroy(c);
 }
@@ -431,7 +414,6 @@ START_TEST(test_framework_says)
                 op.caller = k == 0   ? NB_CALLER_SAYS_GRADIENT
                             : k == 1 ? NB_CALLER_SAYS_EXACT
                                      : NB_CALLER_UNKNOWN;
-                nb_classify_call(c, &op);
                 d = nb_classify_reduce(c, &op, samples, SAMPLES);
                 ck_assert_int_eq(d.kind == NB_CLASS_GRADIENT, rule == 2 || (rule == 0 && k == 0));
                 if (!rule && k < 2)
@@ -464,9 +446,8 @@ START_TEST(test_caller)
             struct nb_class_decision d;
             for (unsigned i = 0; i < SAMPLES; i++)
                 samples[i] = callers[k] == NB_CALLER_BUCKET ? (float)i : rnd_normal(&seed);
-            op.send = op.recv = 0x1000 * (k + 1);
+            op.send = 0x1000 * (k + 1);
             op.caller = callers[k];
-            nb_classify_call(c, &op);
             d = nb_classify_reduce(c, &op, samples, SAMPLES);
             ck_assert_int_eq(d.kind == NB_CLASS_GRADIENT, callers[k] == NB_CALLER_BUCKET);
             told[d.reason] += d.changed != 0;
@@ -502,7 +483,6 @@ START_TEST(test_small_vouched)
         for (unsigned i = 0; i < SAMPLES; i++)
             samples[i] = rnd_normal(&seed);
         op.passes = _i == 1 ? call / 4 + 1 : 0; /* four calls in a step */
-        nb_classify_call(c, &op);
         d = nb_classify_reduce(c, &op, samples, SAMPLES);
         ck_assert_int_eq(d.kind == NB_CLASS_GRADIENT, _i > 0);
         ck_assert(_i > 0 || call < 60 || d.reason == NB_WHY_UNSEEN);
@@ -528,9 +508,8 @@ START_TEST(test_linked)
         struct nb_class_decision d;
         for (unsigned i = 0; i < SAMPLES; i++)
             samples[i] = rnd_normal(&seed);
-        op.send = op.recv = 0x1000 * (1 + call % 3);
+        op.send = 0x1000 * (1 + call % 3);
         if (other) {
-            nb_classify_call(c, &op);
             d = nb_classify_reduce(c, &op, samples, SAMPLES);
         } else {
             d = sum_of_result(c, &op, samples);

@@ -113,14 +113,12 @@ START_TEST(proves_less)
                                            .op = ncclSum,
                                            .count = e->call.count,
                                            .send = e->call.send,
-                                           .recv = e->call.recv,
                                            .caller = e->call.bucket ? NB_CALLER_BUCKET : NB_CALLER_UNKNOWN};
             struct nb_class_decision d;
             float samples[256];
 
             model_samples(e, k, samples, 256);
             inside = 1;
-            nb_classify_call(c, &op);
             d = nb_classify_reduce(c, &op, samples, 256);
             inside = 0;
             if (d.kind == NB_CLASS_GRADIENT && !d.warmup && op.count >= 1024) {

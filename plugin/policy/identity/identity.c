@@ -574,6 +574,7 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
     d.predicted = id->predicted == NB_TRACKED_NONE ? 0 : buffer_of(id, id->predicted);
     d.passes = v->rounds;
     d.cycles = call->cycle;
+    d.parent = call->parent;
     return d;
 }
 

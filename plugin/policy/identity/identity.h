@@ -129,6 +129,7 @@ struct nb_identity_decision {
     enum nb_identity_reason reason;
     uint64_t passes; /* passes in which its signature was called so far. 0: unknown */
     uint64_t cycles; /* of named sums on its communicator. 0: unknown */
+    uint64_t parent; /* all-reduce: elements of the reduce-scatter whose result it sums. 0: of none */
 };
 
 /* Decide on a reduction that passes and has begun. `profile` may be NULL. `geometry` is any number that

@@ -264,7 +264,8 @@ struct nb_identity {
     uint64_t bucket_round; /* rounds: times that a bucket came again */
     uint64_t reductions, rare_seen, rare_gap, rare_ticks, rare_passes;
     struct {
-        uint64_t recv, count;
+        uint64_t recv, count; /* count 0: none, or an all-reduce has summed its result */
+        ncclDataType_t type;
     } recent_rs[NB_RECENT_RS];
     uint32_t recent_at;
 };

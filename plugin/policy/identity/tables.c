@@ -205,12 +205,16 @@ uint64_t nb_identity_call(struct nb_identity *id, const struct nb_identity_call 
     if (c->func == NB_FUNC_REDUCE_SCATTER) {
         id->recent_rs[id->recent_at].recv = c->recv;
         id->recent_rs[id->recent_at].count = c->count;
+        id->recent_rs[id->recent_at].type = c->type;
         id->recent_at = (id->recent_at + 1) % NB_RECENT_RS;
-    } else if (c->func == NB_FUNC_ALL_REDUCE) {
+    } else if (c->func == NB_FUNC_ALL_REDUCE && c->send && c->count) {
         for (unsigned i = 1; i <= NB_RECENT_RS && !call->parent; i++) {
-            unsigned at = (id->recent_at + NB_RECENT_RS - i) % NB_RECENT_RS;
-            if (id->recent_rs[at].count && id->recent_rs[at].recv == c->send)
+            const unsigned at = (id->recent_at + NB_RECENT_RS - i) % NB_RECENT_RS;
+            if (id->recent_rs[at].recv == c->send && id->recent_rs[at].type == c->type &&
+                id->recent_rs[at].count % c->count == 0) {
                 call->parent = id->recent_rs[at].count;
+                id->recent_rs[at].count = 0; /* one reduce-scatter proves one all-reduce */
+            }
         }
     }
     return number;

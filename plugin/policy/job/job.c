@@ -48,7 +48,6 @@ struct nb_job {
     /* Decisions. Only the engine thread uses them, except that any thread may forget a communicator. */
     pthread_mutex_t decisions_lock;
     uint64_t taken;   /* calls known to identity, which keeps them until their operations begin */
-    uint64_t told;    /* calls known to classification */
     uint64_t *number; /* [NB_JOB_CALLS] identity's numbers of the calls taken in. UINT64_MAX: lost */
     struct nb_classify *classify;
     struct nb_identity *identity;
@@ -280,7 +279,6 @@ static struct nb_class_op class_op(const struct nb_job_call *call, ncclRedOp_t o
                                 .op = op,
                                 .count = call->count,
                                 .send = call->send,
-                                .recv = call->recv,
                                 .caller = call->caller};
 }
 
@@ -328,29 +326,6 @@ static void take_in(struct nb_job *job)
     } while (n == BATCH);
 }
 
-/* Report the calls up to this one to classification. It does not know later calls yet, however far the job
- * runs ahead. Under decisions_lock. */
-static void tell_calls(struct nb_job *job, uint64_t number)
-{
-    struct nb_job_call call[BATCH];
-    unsigned n;
-
-    while (job->told < number) {
-        pthread_mutex_lock(&job->ring_lock);
-        if (job->announced - job->told > NB_JOB_CALLS)
-            job->told = job->announced - NB_JOB_CALLS;
-        for (n = 0; n < BATCH && job->told + n < number; n++)
-            call[n] = job->ring[(job->told + n) % NB_JOB_CALLS];
-        pthread_mutex_unlock(&job->ring_lock);
-        for (unsigned i = 0; i < n; i++) {
-            /* The launch event lacks the reduction. CollNet sees an average as a sum. */
-            const struct nb_class_op op = class_op(&call[i], ncclSum);
-            nb_classify_call(job->classify, &op);
-        }
-        job->told += n;
-    }
-}
-
 /* Return identity's number of the operation, or UINT64_MAX without one. */
 static uint64_t number_of(struct nb_job *job, uint64_t number, int announced, const struct nb_job_call *call)
 {
@@ -361,7 +336,6 @@ static uint64_t number_of(struct nb_job *job, uint64_t number, int announced, co
     }
     if (!number || number > job->taken || job->taken - number >= NB_JOB_CALLS)
         return UINT64_MAX;
-    tell_calls(job, number);
     return job->number[(number - 1) % NB_JOB_CALLS];
 }
 
@@ -386,6 +360,7 @@ struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announ
     what.unlike = v.identity.reason == NB_ID_MISMATCH;
     what.passes = v.identity.passes;
     what.cycles = v.identity.cycles;
+    what.linked = v.identity.parent != 0;
     v.gradient = nb_classify_reduce(job->classify, &what, ev->sample, ev->samples);
     if (v.gradient.shared && v.identity.tracked >= 0)
         v.identity.reason = NB_ID_SHARED;

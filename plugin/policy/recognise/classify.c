@@ -75,38 +75,12 @@ static int is_followed(struct nb_classify *c, const struct nb_class_op *op)
     return field && nb_causal_weight_blocks(field);
 }
 
-/* ---- calls and gathers -------------------------------------------------------------------------------- */
+/* ---- gathers ------------------------------------------------------------------------------------------ */
 
 static int is_float_sum(const struct nb_class_op *op)
 {
     return op->op == ncclSum &&
            (op->type == ncclFloat32 || op->type == ncclBfloat16 || op->type == ncclFloat16);
-}
-
-void nb_classify_call(struct nb_classify *c, const struct nb_class_op *op)
-{
-    struct nb_class_sig *s = nb_class_sig_of(c, op);
-
-    s->announced++;
-    if (op->func == NB_FUNC_REDUCE_SCATTER && is_float_sum(op)) {
-        c->recent_rs[c->recent_at].recv = op->recv;
-        c->recent_rs[c->recent_at].count = op->nranks ? op->count / op->nranks : op->count;
-        c->recent_rs[c->recent_at].type = op->type;
-        c->recent_at = (c->recent_at + 1) % RECENT_RS;
-    } else if (op->func == NB_FUNC_ALL_REDUCE && op->count >= LARGE) {
-        int linked = 0;
-        for (unsigned i = 0; i < RECENT_RS; i++) {
-            if (c->recent_rs[i].count != op->count || c->recent_rs[i].recv != op->send ||
-                c->recent_rs[i].type != op->type)
-                continue;
-            linked = 1;
-            c->recent_rs[i].count = 0; /* one reduce-scatter proves one all-reduce */
-            break;
-        }
-        s->linked += (uint64_t)linked;
-        if (s->linked)
-            nb_class_key_of(c, s, op->send)->linked = linked;
-    }
 }
 
 /* End a step of the communicator, and note whether its reductions add up to its gathers. Padding of the two
@@ -337,8 +311,7 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_
     }
     if (s->bucket)
         return NB_WHY_BUCKET;
-    if (s->linked >= LINKED_LEAST && s->linked * 10 >= s->announced * 9 &&
-        nb_class_key_of(c, s, op->send)->linked)
+    if (op->linked && s->linked >= LINKED_LEAST && s->linked * 10 >= s->calls * 9)
         return NB_WHY_AFTER_RS;
     if (s->steps_in_sum >= SUM_STEPS)
         s->sum_step = m->weight_steps;
@@ -404,6 +377,7 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
     kind = s->kind;
     reason = s->reason;
     s->calls++;
+    s->linked += op->linked != 0;
     look = nb_book_find(&s->book, samples, n);
     if (samples && !nb_policy_dtype(op->type, &dtype))
         nb_content_note(&s->content, dtype, samples, n);

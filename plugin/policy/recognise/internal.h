@@ -199,7 +199,6 @@ struct nb_causal *nb_field_of_bytes(struct nb_table *fields, uint64_t comm, nccl
  * State that the parts of classification share. classify.c weighs the evidence, tables.c keeps its subjects.
  */
 
-#define RECENT_RS 16u
 
 /* The usual sizes of some sums. */
 struct nb_sizes {
@@ -215,7 +214,6 @@ struct nb_class_key {
     uint64_t step;         /* of a reduce-scatter: the last step in which it came, */
     uint32_t streak;       /* and the steps in a row before that one */
     uint64_t round;        /* round of its communicator. UINT64_MAX: none yet */
-    int linked;            /* 1: a reduce-scatter just before has its result there */
 };
 
 struct nb_class_comm {
@@ -239,7 +237,7 @@ struct nb_class_sig {
     uint32_t nranks;
     enum nb_func func;
     ncclDataType_t type;
-    uint64_t announced, calls, sampled;
+    uint64_t calls, sampled;
     uint64_t passes;                  /* passes that identity counted. 0: none yet */
     uint64_t linked;                  /* all-reduces of a reduce-scatter's result */
     uint64_t last_steady;             /* `sampled` when content was last steady. 0: never */
@@ -264,11 +262,6 @@ struct nb_classify {
     struct nb_table comms;  /* of struct nb_class_comm */
     struct nb_table fields; /* of struct nb_field */
     uint64_t weight_steps; /* of the process: the largest number of any communicator */
-    struct {
-        uint64_t recv, count; /* of a rank */
-        ncclDataType_t type;
-    } recent_rs[RECENT_RS];
-    uint32_t recent_at;
 };
 
 /* Return the operation's signature, a communicator, or a buffer of a signature. Each function creates a new

@@ -92,20 +92,16 @@ struct nb_class_op {
     ncclDataType_t type;
     ncclRedOp_t op;
     uint64_t count; /* elements of the whole vector */
-    uint64_t send, recv;
+    uint64_t send;
     uint64_t passes;       /* steps, or passes of steps, in which its signature came. 0: unknown */
     uint64_t cycles;       /* of named sums on its communicator. 0: unknown */
     uint64_t buffer;       /* the buffer that it probably continues, any number. 0: unknown */
     uint64_t predicted;    /* the buffer that order or address predicts, whatever its content. 0: unknown */
     int found;             /* 1: only its content identified the buffer */
     int unlike;            /* 1: its content is unlike the predicted buffer's */
+    int linked;            /* all-reduce: 1: it sums the result of a reduce-scatter */
     enum nb_caller caller; /* of a sum */
 };
-
-/* Note one call of the job: buffers of reduce-scatters, and that the process lives. Pass calls in call order,
- * of all communicators, single-node communicators too. For one operation this call precedes the functions
- * below. */
-void nb_classify_call(struct nb_classify *c, const struct nb_class_op *op);
 
 /* Note that the all-gather `op` begins. `samples` are n values, ideally 256, at fixed positions of this
  * node's block, as floats. A gather of bytes may come with the type of its values, or as ncclInt8 with bytes
