@@ -100,18 +100,12 @@ struct belonging {
     unsigned in_a_row; /* clear sums that moved it in a row */
 };
 
-/* A prediction of identity, which its sums confirm or contradict. */
-struct guess {
-    uint64_t name; /* 0: free */
-    uint64_t used;
-    struct belonging of;
-    unsigned silent; /* sums since the last one that clearly moved a weight block */
-};
-
+/* A name: a key, or a prediction of identity, which its sums confirm or contradict. */
 struct key {
     uint64_t name; /* 0: free */
     uint64_t used;
     uint32_t unproved; /* sums since the proof was last renewed */
+    unsigned silent;   /* sums since the last one that clearly moved a weight block */
     int proved;
     int best; /* weight block of the strongest hypothesis, -1: none */
     struct belonging of;
@@ -125,9 +119,7 @@ struct key {
 };
 
 struct sum {
-    int key[NB_CAUSAL_KEYS];
-    struct guess *guess; /* the prediction that it was made for, or NULL */
-    uint64_t named;      /* name of the prediction. The entry may have another name by now */
+    int key[NB_CAUSAL_NAMES]; /* -1: none */
     int explained;
     struct nb_signs signs;
 };
@@ -141,7 +133,6 @@ struct nb_causal {
     struct weight_block weight_block[NB_CAUSAL_WEIGHT_BLOCKS];
     unsigned weight_blocks, hint;
     struct key key[NB_CAUSAL_BUFFERS];
-    struct guess guess[NB_CAUSAL_BUFFERS];
     struct nb_slab sum[SUMS]; /* of struct sum */
     unsigned sums[SUMS];
     int late;           /* 1: the weights follow sums one step late */
@@ -230,7 +221,7 @@ static int key_of(struct nb_causal *f, uint64_t name)
     }
     for (int s = 0; s < SUMS && victim->name; s++)
         for (unsigned i = 0; i < f->sums[s]; i++)
-            for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
+            for (unsigned j = 0; j < NB_CAUSAL_NAMES; j++)
                 if (sum_at(f, s, i)->key[j] == (int)(victim - f->key))
                     return -1;
     if (!victim->pair)
@@ -239,36 +230,12 @@ static int key_of(struct nb_causal *f, uint64_t name)
         return -1;
     clear_key(victim);
     victim->of = nobody;
+    victim->silent = 0;
     victim->came_at = 0;
     victim->repeated = victim->twice_at = 0;
     victim->name = name;
     victim->used = ++f->now;
     return (int)(victim - f->key);
-}
-
-/* ---- guesses ------------------------------------------------------------------------------------------ */
-
-/* Count a sum of the prediction `name` and return its entry. A new name takes the place of the longest unused
- * entry. Return NULL for name 0. */
-static struct guess *note_guess(struct nb_causal *f, uint64_t name)
-{
-    struct guess *g = f->guess;
-
-    if (!name)
-        return NULL;
-    for (struct guess *other = f->guess; other < f->guess + NB_CAUSAL_BUFFERS && g->name != name; other++)
-        if (other->name == name || other->used < g->used)
-            g = other;
-    if (g->name != name)
-        *g = (struct guess){.name = name, .of = nobody};
-    g->used = ++f->now;
-    g->silent++;
-    return g;
-}
-
-static struct guess *guess_of(const struct sum *s)
-{
-    return s->guess && s->guess->name == s->named ? s->guess : NULL;
 }
 
 /* ---- weight blocks ------------------------------------------------------------------------------------ */
@@ -313,8 +280,6 @@ static void forget_weight_block(struct nb_causal *f, unsigned weight_block)
             clear_key(k);
         disown(&k->of, (int)weight_block);
     }
-    for (struct guess *g = f->guess; g < f->guess + NB_CAUSAL_BUFFERS; g++)
-        disown(&g->of, (int)weight_block);
     f->weight_block[weight_block] = (struct weight_block){.value = f->weight_block[weight_block].value};
 }
 
@@ -512,27 +477,23 @@ static void note_owner(struct belonging *of, int weight_block)
 /* Note that the sum has clearly moved the weight block. */
 static void note_moved(struct nb_causal *f, struct sum *s, int weight_block)
 {
-    struct guess *g = guess_of(s);
-
     s->explained = has_lived(&f->weight_block[weight_block]);
-    for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
-        if (s->key[j] >= 0)
+    for (unsigned j = 0; j < NB_CAUSAL_NAMES; j++)
+        if (s->key[j] >= 0) {
             note_owner(&f->key[s->key[j]].of, weight_block);
-    if (g) {
-        note_owner(&g->of, weight_block);
-        g->silent = 0;
-    }
+            f->key[s->key[j]].silent = 0;
+        }
 }
 
 /* Compare this sum of a prediction with a new change of the prediction's weight block. Momentum may carry the
  * weights on as before, or even against the sum. But the weight block's own sum turns the change in its
  * direction. */
-static void confirm(struct guess *g, float z, float d)
+static void confirm(struct key *k, float z, float d)
 {
-    if (d > CLEAR_Z && g->of.moved == g->of.owner)
-        g->silent = 0;
+    if (d > CLEAR_Z && k->of.moved == k->of.owner)
+        k->silent = 0;
     else if (z < FAINT_Z)
-        g->of.in_a_row = 0;
+        k->of.in_a_row = 0;
 }
 
 /* Return the step whose sums the weights follow now. */
@@ -588,8 +549,6 @@ static void weigh_lag(struct nb_causal *f, const struct nb_change *change, int c
             clear_key(k);
             k->of = nobody;
         }
-    for (struct guess *g = f->guess; g < f->guess + NB_CAUSAL_BUFFERS; g++)
-        g->of = nobody;
 }
 
 /* Compare the change of a weight block with all sums of the step that causes it. Only the first change after
@@ -610,9 +569,9 @@ static void confront(struct nb_causal *f, unsigned u)
     for (unsigned i = 0; i < f->sums[from]; i++) {
         struct sum *s = sum_at(f, from, i);
         const struct meeting m = meeting_of(&s->signs, &change);
-        struct guess *g = guess_of(s);
-        if (g && g->of.owner == (int)u)
-            confirm(g, m.z, m.d);
+        const int guess = s->key[NB_CAUSAL_GUESS];
+        if (guess >= 0 && f->key[guess].of.owner == (int)u)
+            confirm(&f->key[guess], m.z, m.d);
         for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
             if (s->key[j] >= 0)
                 meet(f, &f->key[s->key[j]], u, &m);
@@ -639,7 +598,7 @@ static int repeats(const struct nb_causal *f, const struct key *k)
  * clear. */
 static int explains(const struct nb_causal *f, const struct sum *s, const struct key *k)
 {
-    return !repeats(f, k) && (s->key[1] >= 0 || s->named ? k->proved : is_clear_key(k));
+    return !repeats(f, k) && (s->key[1] >= 0 || s->key[NB_CAUSAL_GUESS] >= 0 ? k->proved : is_clear_key(k));
 }
 
 /* Judge the sums of a step after all their consequences have come. */
@@ -716,10 +675,10 @@ void nb_causal_sum(struct nb_causal *f, const uint64_t names[NB_CAUSAL_NAMES], c
     if (nb_slab_reach(&f->sum[SINCE], f->sums[SINCE] + 1)) /* too many sums, or no memory */
         return;
     s = sum_at(f, SINCE, f->sums[SINCE]);
-    for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
+    for (unsigned j = 0; j < NB_CAUSAL_NAMES; j++)
         s->key[j] = key_of(f, names[j]);
-    s->named = names[NB_CAUSAL_GUESS];
-    s->guess = note_guess(f, s->named);
+    if (s->key[NB_CAUSAL_GUESS] >= 0)
+        f->key[s->key[NB_CAUSAL_GUESS]].silent++;
     s->explained = 0;
     s->signs = *signs;
     f->sums[SINCE]++;
@@ -767,10 +726,9 @@ int nb_causal_shared(const struct nb_causal *f, uint64_t key)
 
 int nb_causal_certain(const struct nb_causal *f, uint64_t guess)
 {
-    for (const struct guess *g = f->guess; guess && g < f->guess + NB_CAUSAL_BUFFERS; g++)
-        if (g->name == guess)
-            return g->of.moved == g->of.owner && g->of.in_a_row >= CERTAIN_AFTER && g->silent <= CERTAIN_FOR;
-    return 0;
+    const struct key *k = find_key(f, guess);
+
+    return k && k->of.moved == k->of.owner && k->of.in_a_row >= CERTAIN_AFTER && k->silent <= CERTAIN_FOR;
 }
 
 unsigned nb_causal_weight_blocks(const struct nb_causal *f)

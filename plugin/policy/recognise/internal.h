@@ -126,7 +126,7 @@ float nb_agreement_z(const struct nb_agreement *agreement);
 #define NB_CAUSAL_Z 8.0f /* standard deviations over the running sums */
 #define NB_CAUSAL_D 6.0f
 #define NB_CAUSAL_WEIGHT_BLOCKS 128u /* of one field */
-#define NB_CAUSAL_BUFFERS 256u       /* keys that a field remembers */
+#define NB_CAUSAL_BUFFERS 384u       /* names that a field remembers: three of each weight block */
 #define NB_CAUSAL_SUMS 512u          /* waiting sums of a step. Further sums are ignored */
 
 /* Create a field that compares values at `positions` positions, at most NB_PICKS. Return NULL without
@@ -199,7 +199,6 @@ struct nb_causal *nb_field_of_bytes(struct nb_table *fields, uint64_t comm, nccl
  * State that the parts of classification share. classify.c weighs the evidence, tables.c keeps its subjects.
  */
 
-
 /* The usual sizes of some sums. */
 struct nb_sizes {
     float smallest, largest; /* log2 of their usual rms */
@@ -209,7 +208,8 @@ struct nb_sizes {
 
 /* Memory that a signature's sums come from, a predicted buffer, or a place in the step. */
 struct nb_class_key {
-    struct nb_entry entry; /* its address, or the name of the buffer or place, and the place of the signature */
+    struct nb_entry
+        entry; /* its address, or the name of the buffer or place, and the place of the signature */
     struct nb_sizes sizes; /* of a buffer or place */
     uint64_t step;         /* of a reduce-scatter: the last step in which it came, */
     uint32_t streak;       /* and the steps in a row before that one */
@@ -217,8 +217,8 @@ struct nb_class_key {
 };
 
 struct nb_class_comm {
-    struct nb_entry entry; /* its number, and 0 */
-    int gathers;           /* 1: gathers were seen */
+    struct nb_entry entry;                    /* its number, and 0 */
+    int gathers;                              /* 1: gathers were seen */
     uint64_t weight_steps, first_weight_step; /* its own steps, and the process's steps when it first
                                                  reduced */
     /* Rounds of all-reduces that are gradients by caller or user. A buffer that comes again begins the next
@@ -261,7 +261,7 @@ struct nb_classify {
     struct nb_table keys;   /* of struct nb_class_key */
     struct nb_table comms;  /* of struct nb_class_comm */
     struct nb_table fields; /* of struct nb_field */
-    uint64_t weight_steps; /* of the process: the largest number of any communicator */
+    uint64_t weight_steps;  /* of the process: the largest number of any communicator */
 };
 
 /* Return the operation's signature, a communicator, or a buffer of a signature. Each function creates a new
