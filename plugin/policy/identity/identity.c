@@ -300,7 +300,7 @@ static struct nb_identity_decision alone(struct nb_identity *id, struct nb_sig *
 {
     struct nb_tracked_buffer *tracked = nb_tracked_at(&id->buffers, at);
 
-    if (p && !id->config.trust_prediction && nb_set_breaks(&id->buffers, at, p)) {
+    if (p && nb_set_breaks(&id->buffers, at, p)) {
         const struct nb_fit fit = nb_set_fit(&id->buffers, &s->set, at, p);
         /* the gradients changed, but not the buffer */
         if (!contradicted(id, &fit, at) && is_certain(id, at)) {
@@ -350,7 +350,7 @@ static struct nb_identity_decision by_name(struct nb_identity *id, struct nb_sig
     if (at == NB_TRACKED_NONE)
         return refuse(NB_ID_FULL);
     id->predicted = at;
-    if (p && !s->bucket && s->set.n > 1 && s->set.mature == s->set.n && !id->config.trust_prediction) {
+    if (p && !s->bucket && s->set.n > 1 && s->set.mature == s->set.n) {
         const struct nb_fit fit = nb_set_fit(&id->buffers, &s->set, at, p);
         if (fit.own < SCORE_LEAST && fit.other >= fit.own + SCORE_MARGIN && fit.other >= SCORE_LEAST &&
             (contradicted(id, &fit, at) || !is_certain(id, at))) {
@@ -388,13 +388,6 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_
     struct nb_fit fit;
     int fits, verified;
 
-    if (id->config.trust_prediction) {
-        if (!tracked)
-            return refuse(NB_ID_UNPREDICTED);
-        if (p)
-            nb_set_learn(&id->buffers, &s->set, at, p);
-        return give(id, s, at, geometry, NB_ID_VERIFIED);
-    }
     if (!p)
         return refuse(NB_ID_NO_PROFILE);
     fit = nb_set_fit(&id->buffers, &s->set, at, p);

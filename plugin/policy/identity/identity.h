@@ -79,8 +79,6 @@ struct nb_identity_config {
      * such evidence. */
     int (*certain)(void *arg, uint64_t buffer);
     void *arg;
-    /* For tests: skip verification by content. Never set this otherwise. */
-    int trust_prediction;
 };
 
 /* Create the state of identity. `config` may be NULL. Return NULL without memory. */
