@@ -371,70 +371,41 @@ int nb_comm_rules_include(const struct nb_comm_rules *rules, const struct nb_com
  * TorchTitan, Accelerate and other frameworks.
  */
 static const struct {
-    const char *word, *parallelism; /* NULL: data, gradients or weights */
-} words[] = {
-    {"tp", "tensor"},
-    {"etp", "tensor"},
-    {"tensor", "tensor"},
-    {"sp", "sequence"},
-    {"sequence", "sequence"},
-    {"seq", "sequence"},
-    {"ulysses", "sequence"},
-    {"cp", "context"},
-    {"context", "context"},
-    {"ep", "expert"},
-    {"expert", "expert"},
-    {"moe", "expert"},
-    {"dp", NULL},
-    {"edp", NULL},
-    {"ddp", NULL},
-    {"data", NULL},
-    {"fsdp", NULL},
-    {"efsdp", NULL},
-    {"hsdp", NULL},
-    {"zero", NULL},
-    {"shard", NULL},
-    {"sharded", NULL},
-    {"sharding", NULL},
-    {"replica", NULL},
-    {"replicas", NULL},
-    {"replicate", NULL},
-    {"replicated", NULL},
-    {"grad", NULL},
-    {"grads", NULL},
-    {"gradient", NULL},
-    {"gradients", NULL},
-    {"optimizer", NULL},
-    {"weight", NULL},
-    {"weights", NULL},
-    {"param", NULL},
-    {"params", NULL},
-    {"world", NULL},
+    const char *words, *parallelism; /* NULL: data, gradients or weights */
+} kinds[] = {
+    {" tp etp tensor ", "tensor"},
+    {" sp sequence seq ulysses ", "sequence"},
+    {" cp context ", "context"},
+    {" ep expert moe ", "expert"},
+    {" dp edp ddp data fsdp efsdp hsdp zero shard sharded sharding replica replicas replicate replicated "
+     "grad grads gradient gradients optimizer weight weights param params world ",
+     NULL},
 };
 
-/* Copy the next word of *name in lower case, without digits at its end and without "parallel" behind it.
- * Return false at the end of the name. A word ends at any character but a letter or digit, and before a
+/* Copy the next word of *name in lower case, between blanks, without digits at its end and without "parallel"
+ * behind it. Return false at the end of the name. A word ends at any character but a letter or digit, and before a
  * capital behind a small letter. */
 static bool next_word(const char **name, char *word, size_t cap)
 {
     static const char suffix[] = "parallel";
     const char *at = *name;
-    size_t n = 0;
+    size_t n = 1;
 
     while (*at && !isalnum((unsigned char)*at))
         at++;
     if (!*at)
         return false;
     do {
-        if (n + 1 < cap)
+        if (n + 2 < cap)
             word[n++] = (char)tolower((unsigned char)*at);
         at++;
     } while (isalnum((unsigned char)*at) && !(isupper((unsigned char)*at) && islower((unsigned char)at[-1])));
-    while (n > 1 && isdigit((unsigned char)word[n - 1]))
+    while (n > 2 && isdigit((unsigned char)word[n - 1]))
         n--;
-    if (n > strlen(suffix) && memcmp(word + n - strlen(suffix), suffix, strlen(suffix)) == 0)
+    if (n > strlen(suffix) + 1 && memcmp(word + n - strlen(suffix), suffix, strlen(suffix)) == 0)
         n -= strlen(suffix);
-    word[n] = 0;
+    word[0] = word[n] = ' ';
+    word[n + 1] = 0;
     *name = at;
     return true;
 }
@@ -445,13 +416,12 @@ const char *nb_comm_parallelism(const char *name)
     char word[NB_COMM_NAME];
 
     while (next_word(&name, word, sizeof(word)))
-        for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-            if (strcmp(words[i].word, word) != 0)
+        for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+            if (!strstr(kinds[i].words, word))
                 continue;
-            if (!words[i].parallelism)
+            if (!kinds[i].parallelism)
                 return NULL;
-            if (!found)
-                found = words[i].parallelism;
+            found = found ? found : kinds[i].parallelism;
         }
     return found;
 }
