@@ -56,7 +56,7 @@
 #define NEAR_LEAST 0.6f         /* or this share, */
 #define NEAR_MARGIN 0.2f        /* when it is this much larger than any other block's */
 #define LOOK_FIRST 64u          /* positions that a first, quick comparison of weight blocks uses */
-#define WEIGHT_BLOCK_LIFE 4096u /* events of the field until an unused weight block makes room */
+#define WEIGHT_BLOCK_LIFE 4096u /* gathers of the field until an unused weight block makes room */
 #define SUCCESSOR_LIFE 2048u    /* changes until a successor counts. Samplers' loops have up to 1000 steps */
 #define CLEAR_Z 5.0f            /* a clear meeting: it needs no further evidence */
 #define CLEAR_MARGIN 3.0f
@@ -102,10 +102,9 @@ struct belonging {
 
 /* A name: a key, or a prediction of identity, which its sums confirm or contradict. */
 struct key {
-    uint64_t name; /* 0: free */
-    uint64_t used;
-    uint32_t unproved; /* sums since the proof was last renewed */
-    unsigned silent;   /* sums since the last one that clearly moved a weight block */
+    struct nb_entry entry; /* the name, and 0 */
+    uint32_t unproved;     /* sums since the proof was last renewed */
+    unsigned silent;       /* sums since the last one that clearly moved a weight block */
     int proved;
     int best; /* weight block of the strongest hypothesis, -1: none */
     struct belonging of;
@@ -119,7 +118,7 @@ struct key {
 };
 
 struct sum {
-    int key[NB_CAUSAL_NAMES]; /* -1: none */
+    uint64_t name[NB_CAUSAL_NAMES]; /* 0: none */
     int explained;
     struct nb_signs signs;
 };
@@ -132,7 +131,7 @@ struct nb_causal {
     unsigned positions;
     struct weight_block weight_block[NB_CAUSAL_WEIGHT_BLOCKS];
     unsigned weight_blocks, hint;
-    struct key key[NB_CAUSAL_BUFFERS];
+    struct nb_table keys;     /* of struct key */
     struct nb_slab sum[SUMS]; /* of struct sum */
     unsigned sums[SUMS];
     int late;           /* 1: the weights follow sums one step late */
@@ -156,6 +155,10 @@ struct nb_causal *nb_causal_create(unsigned positions)
     f->positions = positions < NB_PICKS ? positions : NB_PICKS;
     for (int i = 0; i < SUMS; i++)
         nb_slab_init(&f->sum[i], sizeof(struct sum), NB_CAUSAL_SUMS);
+    if (nb_table_init(&f->keys, sizeof(struct key), NB_CAUSAL_BUFFERS)) {
+        free(f);
+        return NULL;
+    }
     return f;
 }
 
@@ -164,14 +167,21 @@ static struct sum *sum_at(const struct nb_causal *f, int step, unsigned i)
     return nb_slab_at(&f->sum[step], i);
 }
 
+static void drop_key(void *arg, void *entry)
+{
+    (void)arg;
+    free(((struct key *)entry)->pair);
+}
+
 void nb_causal_destroy(struct nb_causal *f)
 {
     if (!f)
         return;
     for (unsigned u = 0; u < f->weight_blocks; u++)
         free(f->weight_block[u].value);
-    for (unsigned k = 0; k < NB_CAUSAL_BUFFERS; k++)
-        free(f->key[k].pair);
+    for (struct key *k = NULL; (k = nb_table_next(&f->keys, k));)
+        drop_key(NULL, k);
+    nb_table_free(&f->keys);
     for (int i = 0; i < SUMS; i++)
         nb_slab_free(&f->sum[i]);
     free(f);
@@ -186,12 +196,10 @@ static const struct belonging nobody = {.owner = -1, .moved = -1};
 
 /* ---- keys -------------------------------------------------------------------------------------------- */
 
-static const struct key *find_key(const struct nb_causal *f, uint64_t name)
+/* Return the key `name`, or NULL when there is none, as for name 0. */
+static struct key *find_key(const struct nb_causal *f, uint64_t name)
 {
-    for (unsigned k = 0; name && k < NB_CAUSAL_BUFFERS; k++)
-        if (f->key[k].name == name)
-            return &f->key[k];
-    return NULL;
+    return nb_table_find(&f->keys, name, 0);
 }
 
 /* Forget the hypotheses of a key. */
@@ -203,39 +211,19 @@ static void clear_key(struct key *k)
     memset(k->pair, 0, NB_CAUSAL_WEIGHT_BLOCKS * sizeof(*k->pair));
 }
 
-/* Return the number of the key `name`. A new name takes the place of the longest unused key, unless a sum of
- * the last three steps has that key. Return -1 for name 0, without a free place, and without memory. */
-static int key_of(struct nb_causal *f, uint64_t name)
+/* Return the key `name`, a new one if need be. Return NULL for name 0, and without memory. */
+static struct key *key_of(struct nb_causal *f, uint64_t name)
 {
-    struct key *victim = NULL;
+    struct key *k = find_key(f, name);
+    struct pair *pair = !k && name ? calloc(NB_CAUSAL_WEIGHT_BLOCKS, sizeof(*pair)) : NULL;
 
-    if (!name)
-        return -1;
-    for (struct key *k = f->key; k < f->key + NB_CAUSAL_BUFFERS; k++) {
-        if (k->name == name) {
-            k->used = ++f->now;
-            return (int)(k - f->key);
-        }
-        if (!victim || (victim->name && (!k->name || k->used < victim->used)))
-            victim = k;
-    }
-    for (int s = 0; s < SUMS && victim->name; s++)
-        for (unsigned i = 0; i < f->sums[s]; i++)
-            for (unsigned j = 0; j < NB_CAUSAL_NAMES; j++)
-                if (sum_at(f, s, i)->key[j] == (int)(victim - f->key))
-                    return -1;
-    if (!victim->pair)
-        victim->pair = malloc(NB_CAUSAL_WEIGHT_BLOCKS * sizeof(*victim->pair));
-    if (!victim->pair)
-        return -1;
-    clear_key(victim);
-    victim->of = nobody;
-    victim->silent = 0;
-    victim->came_at = 0;
-    victim->repeated = victim->twice_at = 0;
-    victim->name = name;
-    victim->used = ++f->now;
-    return (int)(victim - f->key);
+    if (!pair)
+        return k;
+    k = nb_table_make(&f->keys, name, 0, drop_key, NULL);
+    k->pair = pair;
+    k->best = -1;
+    k->of = nobody;
+    return k;
 }
 
 /* ---- weight blocks ------------------------------------------------------------------------------------ */
@@ -272,9 +260,7 @@ static void disown(struct belonging *of, int weight_block)
 /* Forget a weight block that has gone, and free its number for another one. */
 static void forget_weight_block(struct nb_causal *f, unsigned weight_block)
 {
-    for (struct key *k = f->key; k < f->key + NB_CAUSAL_BUFFERS; k++) {
-        if (!k->name)
-            continue;
+    for (struct key *k = NULL; (k = nb_table_next(&f->keys, k));) {
         k->pair[weight_block] = (struct pair){0};
         if (k->best == (int)weight_block)
             clear_key(k);
@@ -302,8 +288,8 @@ static void note_successor(struct nb_causal *f, struct weight_block *block)
 {
     for (unsigned u = 0; u < f->weight_blocks; u++)
         f->replaced |= is_replaced(&f->weight_block[u], block);
-    for (struct key *k = f->key; k < f->key + NB_CAUSAL_BUFFERS; k++)
-        if (k->name && k->best >= 0 && is_replaced(&f->weight_block[k->best], block))
+    for (struct key *k = NULL; (k = nb_table_next(&f->keys, k));)
+        if (k->best >= 0 && is_replaced(&f->weight_block[k->best], block))
             clear_key(k);
     block->successor = f->replaced;
 }
@@ -478,11 +464,13 @@ static void note_owner(struct belonging *of, int weight_block)
 static void note_moved(struct nb_causal *f, struct sum *s, int weight_block)
 {
     s->explained = has_lived(&f->weight_block[weight_block]);
-    for (unsigned j = 0; j < NB_CAUSAL_NAMES; j++)
-        if (s->key[j] >= 0) {
-            note_owner(&f->key[s->key[j]].of, weight_block);
-            f->key[s->key[j]].silent = 0;
+    for (unsigned j = 0; j < NB_CAUSAL_NAMES; j++) {
+        struct key *k = find_key(f, s->name[j]);
+        if (k) {
+            note_owner(&k->of, weight_block);
+            k->silent = 0;
         }
+    }
 }
 
 /* Compare this sum of a prediction with a new change of the prediction's weight block. Momentum may carry the
@@ -544,11 +532,10 @@ static void weigh_lag(struct nb_causal *f, const struct nb_change *change, int c
         return;
     f->late = !f->late;
     f->other_lag = 0;
-    for (struct key *k = f->key; k < f->key + NB_CAUSAL_BUFFERS; k++)
-        if (k->name) {
-            clear_key(k);
-            k->of = nobody;
-        }
+    for (struct key *k = NULL; (k = nb_table_next(&f->keys, k));) {
+        clear_key(k);
+        k->of = nobody;
+    }
 }
 
 /* Compare the change of a weight block with all sums of the step that causes it. Only the first change after
@@ -569,12 +556,12 @@ static void confront(struct nb_causal *f, unsigned u)
     for (unsigned i = 0; i < f->sums[from]; i++) {
         struct sum *s = sum_at(f, from, i);
         const struct meeting m = meeting_of(&s->signs, &change);
-        const int guess = s->key[NB_CAUSAL_GUESS];
-        if (guess >= 0 && f->key[guess].of.owner == (int)u)
-            confirm(&f->key[guess], m.z, m.d);
+        struct key *k = find_key(f, s->name[NB_CAUSAL_GUESS]);
+        if (k && k->of.owner == (int)u)
+            confirm(k, m.z, m.d);
         for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
-            if (s->key[j] >= 0)
-                meet(f, &f->key[s->key[j]], u, &m);
+            if ((k = find_key(f, s->name[j])))
+                meet(f, k, u, &m);
         compete(&w, i, &m);
     }
     if (is_clear(&w))
@@ -598,7 +585,7 @@ static int repeats(const struct nb_causal *f, const struct key *k)
  * clear. */
 static int explains(const struct nb_causal *f, const struct sum *s, const struct key *k)
 {
-    return !repeats(f, k) && (s->key[1] >= 0 || s->key[NB_CAUSAL_GUESS] >= 0 ? k->proved : is_clear_key(k));
+    return !repeats(f, k) && (s->name[1] || s->name[NB_CAUSAL_GUESS] ? k->proved : is_clear_key(k));
 }
 
 /* Judge the sums of a step after all their consequences have come. */
@@ -609,8 +596,10 @@ static void judge(struct nb_causal *f)
     for (unsigned i = 0; i < f->sums[from]; i++) {
         const struct sum *s = sum_at(f, from, i);
         int explained = s->explained;
-        for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
-            explained |= s->key[j] >= 0 && explains(f, s, &f->key[s->key[j]]);
+        for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++) {
+            const struct key *k = find_key(f, s->name[j]);
+            explained |= k && explains(f, s, k);
+        }
         f->judged++;
         f->explained += fmaxf(EXPLAINED_RATE, 1.0f / (float)f->judged) * ((float)explained - f->explained);
     }
@@ -650,35 +639,34 @@ static void note_repeat(const struct nb_causal *f, struct key *k, int given)
 
 int nb_causal_repeats(struct nb_causal *f, uint64_t name, int given)
 {
-    for (struct key *k = f->key; name && k < f->key + NB_CAUSAL_BUFFERS; k++) {
-        if (k->name != name || k->best < 0)
-            continue;
-        if (k->came_for == k->best && k->came_at == f->weight_block[k->best].changes + 1)
-            note_repeat(f, k, given && k->came_given);
-        k->came_given = given;
-        k->came_for = k->best;
-        k->came_at = f->weight_block[k->best].changes + 1;
-        return repeats(f, k);
-    }
-    return 0;
+    struct key *k = find_key(f, name);
+
+    if (!k || k->best < 0)
+        return 0;
+    if (k->came_for == k->best && k->came_at == f->weight_block[k->best].changes + 1)
+        note_repeat(f, k, given && k->came_given);
+    k->came_given = given;
+    k->came_for = k->best;
+    k->came_at = f->weight_block[k->best].changes + 1;
+    return repeats(f, k);
 }
 
 void nb_causal_sum(struct nb_causal *f, const uint64_t names[NB_CAUSAL_NAMES], const struct nb_signs *signs)
 {
     struct sum *s;
 
-    for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++) {
-        int k = key_of(f, names[j]);
-        if (k >= 0 && ++f->key[k].unproved > RENEW_WITHIN)
-            clear_key(&f->key[k]);
+    for (unsigned j = 0; j < NB_CAUSAL_NAMES; j++) {
+        struct key *k = key_of(f, names[j]);
+        if (!k)
+            continue;
+        k->silent++;
+        if (++k->unproved > RENEW_WITHIN)
+            clear_key(k);
     }
     if (nb_slab_reach(&f->sum[SINCE], f->sums[SINCE] + 1)) /* too many sums, or no memory */
         return;
     s = sum_at(f, SINCE, f->sums[SINCE]);
-    for (unsigned j = 0; j < NB_CAUSAL_NAMES; j++)
-        s->key[j] = key_of(f, names[j]);
-    if (s->key[NB_CAUSAL_GUESS] >= 0)
-        f->key[s->key[NB_CAUSAL_GUESS]].silent++;
+    memcpy(s->name, names, sizeof(s->name));
     s->explained = 0;
     s->signs = *signs;
     f->sums[SINCE]++;
