@@ -26,11 +26,6 @@ struct costs {
     int n, columns, rows; /* of the grid. 0 columns: every node sends to all nodes */
 };
 
-static struct costs costs_of(const struct nb_cost_machine *figures, const struct nb_cost_op *op, int columns)
-{
-    return (struct costs){figures, op, op->nodes, columns, columns ? op->nodes / columns : 1};
-}
-
 /* Return the processor time of `bytes` at `speed`. An unknown speed costs no time. */
 static double work(double bytes, double speed)
 {
@@ -190,8 +185,10 @@ static void grid_all_reduce(const struct costs *w, double len, struct nb_cost_pa
                     2 * nb_cost_encode(w->f, w->op, unit);
 }
 
-static struct nb_cost_part part_costs(const struct costs *w, double len)
+struct nb_cost_part nb_cost_part(const struct nb_cost_machine *figures, const struct nb_cost_op *op,
+                                 int columns, double len)
 {
+    const struct costs all = {figures, op, op->nodes, columns, columns ? op->nodes / columns : 1}, *w = &all;
     const double n = w->n, r = w->op->ratio, r2 = nb_cost_ratio_again(w->op);
     const double unit = nb_min_double(len, w->op->unit), m = w->f->message;
     struct nb_cost_part p = {.hops = 1};
@@ -272,19 +269,10 @@ static struct nb_cost_part part_costs(const struct costs *w, double len)
     return p;
 }
 
-struct nb_cost_part nb_cost_part(const struct nb_cost_machine *figures, const struct nb_cost_op *op,
-                                 int columns, double len)
-{
-    const struct costs w = costs_of(figures, op, columns);
-
-    return part_costs(&w, len);
-}
-
 struct nb_cost_load nb_cost_average(const struct nb_cost_op *op, int columns, const struct nb_cost_part *p)
 {
-    const struct costs all = costs_of(NULL, op, columns), *w = &all;
-    const double k = w->columns, h = w->rows, each = 1.0 / w->n;
-    const double row = k > 0 ? (k - 1) * each : 0, column = k > 0 ? (h - 1) * each : 0;
+    const double each = 1.0 / op->nodes, row = columns ? (columns - 1) * each : 0;
+    const double column = columns ? (op->nodes / columns - 1) * each : 0;
     const double other = 1 - each - row - column;
 
     return (struct nb_cost_load){
@@ -315,11 +303,6 @@ double nb_cost_usual_ratio(enum nb_func func, double value)
     if (func == NB_FUNC_ALL_GATHER)
         return wide ? 0.55 : 0.19;
     return wide ? 0.134 : 0.268;
-}
-
-double nb_cost_copy(const struct nb_cost_machine *figures, double bytes)
-{
-    return work(bytes, figures->copy);
 }
 
 #define SHARE_LEAST \
@@ -376,7 +359,7 @@ double nb_cost_alone(const struct nb_cost_machine *f, const struct nb_cost_op *o
 
     if (columns && op->sites > 1)
         row.latency = f->near;
-    double work = nb_cost_add(f, op, (k - 1 + h - 1) * bytes) + nb_cost_copy(f, bytes) +
+    double busy = nb_cost_add(f, op, (k - 1 + h - 1) * bytes) + work(bytes, f->copy) +
                   nb_cost_encode(f, op, bytes) + nb_cost_decode(f, op, bytes),
            seconds = stage(&row, op, own, all - through, (k - 1) * through, op->ratio, bytes) +
                      stage(&row, op, 1, (k - 1) * through, all - through, again, bytes);
@@ -389,9 +372,9 @@ double nb_cost_alone(const struct nb_cost_machine *f, const struct nb_cost_op *o
             nb_cost_turns(f, op, columns, call, 1) * nb_min_double(1, op->bytes / call) -
             (1 - 1 / through) * (k - 1) * through * nb_cost_wire(op, op->ratio, 1, bytes) / f->link;
 
-        work += nb_cost_add(f, op, (k - 1) * bytes) + nb_cost_copy(f, bytes) + nb_cost_recode(f, op, bytes) +
+        busy += nb_cost_add(f, op, (k - 1) * bytes) + work(bytes, f->copy) + nb_cost_recode(f, op, bytes) +
                 nb_cost_decode(f, op, bytes);
         seconds += nb_max_double(rows, turns) + stage(f, op, own, (h - 1) * own, through - own, again, bytes);
     }
-    return seconds + (nb_cost_encode(f, op, (all - through) * bytes) + work / own) / speed;
+    return seconds + (nb_cost_encode(f, op, (all - through) * bytes) + busy / own) / speed;
 }

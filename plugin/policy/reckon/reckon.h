@@ -103,11 +103,10 @@ double nb_cost_wire(const struct nb_cost_op *op, double ratio, double copies, do
 /* Return the ratios of sums that are quantized a second time, and of sums of rows. */
 double nb_cost_ratio_again(const struct nb_cost_op *op);
 double nb_cost_ratio_of_rows(const struct nb_cost_op *op);
-/* Return the processor time for `bytes` of values: to make messages of them, to store received ones, to copy,
- * to add to a sum, to code a sum again. */
+/* Return the processor time for `bytes` of values: to make messages of them, to store received ones, to add to a
+ * sum, to code a sum again. */
 double nb_cost_encode(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes);
 double nb_cost_decode(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes);
-double nb_cost_copy(const struct nb_cost_machine *figures, double bytes);
 double nb_cost_add(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes);
 double nb_cost_recode(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes);
 
