@@ -33,7 +33,7 @@ static double work(double bytes, double speed)
 }
 
 /* Return the processor time for values: to make a message of them, to add one to a sum, to store one. */
-double nb_cost_encode(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes)
+static double encode(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes)
 {
     const struct nb_cost_speed *s = &figures->speed;
 
@@ -44,13 +44,13 @@ double nb_cost_encode(const struct nb_cost_machine *figures, const struct nb_cos
     return work(bytes, op->feedback ? s->encode_feedback : s->encode);
 }
 
-double nb_cost_add(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes)
+static double add(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes)
 {
     /* A raw sum reads two operands and writes one, into FP32. */
     return op->coded ? work(bytes, figures->speed.decode_add) : 2 * work(bytes, figures->copy);
 }
 
-double nb_cost_decode(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes)
+static double decode(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes)
 {
     const struct nb_cost_speed *s = &figures->speed;
 
@@ -62,7 +62,7 @@ double nb_cost_decode(const struct nb_cost_machine *figures, const struct nb_cos
 }
 
 /* Return the time to code a sum of coded values. Feedback applies only to a node's own values. */
-double nb_cost_recode(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes)
+static double recode(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes)
 {
     return work(bytes, op->coded ? figures->speed.encode : figures->copy);
 }
@@ -83,7 +83,7 @@ static double messages(const struct nb_cost_op *op, double bytes)
 
 /* Return the bytes on the wire for `copies` messages' worth of `bytes` each. Measured ratios contain the
  * headers of full units. Small pieces have more headers. */
-double nb_cost_wire(const struct nb_cost_op *op, double ratio, double copies, double bytes)
+static double wire(const struct nb_cost_op *op, double ratio, double copies, double bytes)
 {
     const double full = ratio * bytes, pieces = messages(op, bytes);
     const double extra = bytes < op->unit ? HEADER * (1 - bytes / op->unit) * pieces : 0;
@@ -116,21 +116,20 @@ static void grid_sum(const struct costs *w, double len, struct nb_cost_part *p)
     const double unit = nb_min_double(piece, w->op->unit), each = messages(w->op, piece) * m;
 
     p->hops = 3;
-    p->other.tx = nb_cost_wire(w->op, r, k - 2, piece) + nb_cost_wire(w->op, r8, 1, piece);
-    p->other.rx = nb_cost_wire(w->op, r, k - 1, piece);
-    p->other.cpu = nb_cost_encode(w->f, w->op, len - piece) + nb_cost_add(w->f, w->op, len) +
-                   work(piece, w->f->copy) + nb_cost_recode(w->f, w->op, piece) + 2 * (k - 1) * each;
-    p->column.tx = nb_cost_wire(w->op, r, k - 1, piece);
-    p->column.cpu = nb_cost_encode(w->f, w->op, len) + (k - 1) * each;
-    p->row.tx = nb_cost_wire(w->op, r, k - 2, piece) + nb_cost_wire(w->op, r2, 1, piece);
-    p->row.rx = nb_cost_wire(w->op, r, k - 2, piece) + nb_cost_wire(w->op, r8, h - 1, piece);
-    p->row.cpu = nb_cost_encode(w->f, w->op, len - piece) +
-                 nb_cost_add(w->f, w->op, (k - 2 + h - 1) * piece) + work(piece, w->f->copy) +
-                 nb_cost_recode(w->f, w->op, piece) + (2 * (k - 1) + h - 2) * each;
-    p->owner.rx = nb_cost_wire(w->op, r2, k - 1, piece);
-    p->owner.cpu = nb_cost_add(w->f, w->op, len) + (k - 1) * each;
+    p->other.tx = wire(w->op, r, k - 2, piece) + wire(w->op, r8, 1, piece);
+    p->other.rx = wire(w->op, r, k - 1, piece);
+    p->other.cpu = encode(w->f, w->op, len - piece) + add(w->f, w->op, len) + work(piece, w->f->copy) +
+                   recode(w->f, w->op, piece) + 2 * (k - 1) * each;
+    p->column.tx = wire(w->op, r, k - 1, piece);
+    p->column.cpu = encode(w->f, w->op, len) + (k - 1) * each;
+    p->row.tx = wire(w->op, r, k - 2, piece) + wire(w->op, r2, 1, piece);
+    p->row.rx = wire(w->op, r, k - 2, piece) + wire(w->op, r8, h - 1, piece);
+    p->row.cpu = encode(w->f, w->op, len - piece) + add(w->f, w->op, (k - 2 + h - 1) * piece) +
+                 work(piece, w->f->copy) + recode(w->f, w->op, piece) + (2 * (k - 1) + h - 2) * each;
+    p->owner.rx = wire(w->op, r2, k - 1, piece);
+    p->owner.cpu = add(w->f, w->op, len) + (k - 1) * each;
     /* A node of another row, a node of the owner's row and the owner add a unit on its way. */
-    p->owner.last = 3 * nb_cost_add(w->f, w->op, unit) + 2 * nb_cost_recode(w->f, w->op, unit);
+    p->owner.last = 3 * add(w->f, w->op, unit) + 2 * recode(w->f, w->op, unit);
 }
 
 /*
@@ -144,14 +143,14 @@ static void grid_gather(const struct costs *w, double len, struct nb_cost_part *
     const double each = messages(w->op, piece) * w->f->message;
 
     p->hops = 3;
-    p->owner.tx = nb_cost_wire(w->op, w->op->ratio, k - 1, piece);
-    p->owner.cpu = nb_cost_encode(w->f, w->op, len) + (k - 1) * each;
-    p->column.rx = nb_cost_wire(w->op, w->op->ratio, k - 1, piece);
-    p->column.cpu = nb_cost_decode(w->f, w->op, len) + (k - 1) * each;
+    p->owner.tx = wire(w->op, w->op->ratio, k - 1, piece);
+    p->owner.cpu = encode(w->f, w->op, len) + (k - 1) * each;
+    p->column.rx = wire(w->op, w->op->ratio, k - 1, piece);
+    p->column.cpu = decode(w->f, w->op, len) + (k - 1) * each;
     p->row = p->other = p->column;
-    p->row.tx = nb_cost_wire(w->op, w->op->ratio, h + k - 3, piece);
+    p->row.tx = wire(w->op, w->op->ratio, h + k - 3, piece);
     p->row.cpu += (h + k - 3) * each;
-    p->other.tx = nb_cost_wire(w->op, w->op->ratio, k - 1, piece);
+    p->other.tx = wire(w->op, w->op->ratio, k - 1, piece);
     p->other.cpu += (k - 1) * each;
 }
 
@@ -171,18 +170,16 @@ static void grid_all_reduce(const struct costs *w, double len, struct nb_cost_pa
     const double sums = h - 1, others = shares * (k - 1);
 
     p->hops = 4;
-    p->other.rx = nb_cost_wire(w->op, r, others, piece) + nb_cost_wire(w->op, r8, sums, piece) +
-                  nb_cost_wire(w->op, r2, others + shares - 1, piece);
-    p->other.tx = nb_cost_wire(w->op, r, others, piece) + nb_cost_wire(w->op, r8, shares - 1, piece) +
-                  nb_cost_wire(w->op, r2, others + sums, piece);
+    p->other.rx = wire(w->op, r, others, piece) + wire(w->op, r8, sums, piece) +
+                  wire(w->op, r2, others + shares - 1, piece);
+    p->other.tx = wire(w->op, r, others, piece) + wire(w->op, r8, shares - 1, piece) +
+                  wire(w->op, r2, others + sums, piece);
     p->other.cpu = (4 * others + 2 * (sums + shares - 1)) * messages(w->op, piece) * w->f->message +
-                   nb_cost_encode(w->f, w->op, others * piece) +
-                   nb_cost_add(w->f, w->op, (others + sums) * piece) + work(len / k, w->f->copy) +
-                   nb_cost_recode(w->f, w->op, (shares - 1) * piece) + nb_cost_encode(w->f, w->op, piece) +
-                   nb_cost_decode(w->f, w->op, len);
-    p->other.first = nb_cost_encode(w->f, w->op, unit);
-    p->other.last = 2 * nb_cost_add(w->f, w->op, unit) + nb_cost_recode(w->f, w->op, unit) +
-                    2 * nb_cost_encode(w->f, w->op, unit);
+                   encode(w->f, w->op, others * piece) + add(w->f, w->op, (others + sums) * piece) +
+                   work(len / k, w->f->copy) + recode(w->f, w->op, (shares - 1) * piece) +
+                   encode(w->f, w->op, piece) + decode(w->f, w->op, len);
+    p->other.first = encode(w->f, w->op, unit);
+    p->other.last = 2 * add(w->f, w->op, unit) + recode(w->f, w->op, unit) + 2 * encode(w->f, w->op, unit);
 }
 
 struct nb_cost_part nb_cost_part(const struct nb_cost_machine *figures, const struct nb_cost_op *op,
@@ -196,26 +193,26 @@ struct nb_cost_part nb_cost_part(const struct nb_cost_machine *figures, const st
 
     switch (w->op->func) {
     case NB_FUNC_REDUCE_SCATTER:
-        p.owner.last = nb_cost_add(w->f, w->op, unit);
+        p.owner.last = add(w->f, w->op, unit);
         if (w->columns) {
             grid_sum(w, len, &p);
         } else if (w->op->schedule == NB_COST_TWO_HOP && n > 2) {
             piece = len / (n - 1);
             p.hops = 2;
-            p.owner.rx = nb_cost_wire(w->op, r2, n - 1, piece);
-            p.owner.cpu = nb_cost_add(w->f, w->op, len) + (n - 1) * messages(w->op, piece) * m;
-            p.other.tx = nb_cost_wire(w->op, r, n - 2, piece) + nb_cost_wire(w->op, r2, 1, piece);
-            p.other.rx = nb_cost_wire(w->op, r, n - 2, piece);
-            p.other.cpu = nb_cost_encode(w->f, w->op, len) + nb_cost_add(w->f, w->op, len - piece) +
-                          work(piece, w->f->copy) + (2 * (n - 2) + 1) * messages(w->op, piece) * m;
+            p.owner.rx = wire(w->op, r2, n - 1, piece);
+            p.owner.cpu = add(w->f, w->op, len) + (n - 1) * messages(w->op, piece) * m;
+            p.other.tx = wire(w->op, r, n - 2, piece) + wire(w->op, r2, 1, piece);
+            p.other.rx = wire(w->op, r, n - 2, piece);
+            p.other.cpu = encode(w->f, w->op, len) + add(w->f, w->op, len - piece) + work(piece, w->f->copy) +
+                          (2 * (n - 2) + 1) * messages(w->op, piece) * m;
         } else {
-            p.owner.rx = nb_cost_wire(w->op, r, n - 1, len);
-            p.owner.cpu = nb_cost_add(w->f, w->op, (n - 1) * len) + (n - 1) * messages(w->op, len) * m;
-            p.other.tx = nb_cost_wire(w->op, r, 1, len);
-            p.other.cpu = nb_cost_encode(w->f, w->op, len) + messages(w->op, len) * m;
+            p.owner.rx = wire(w->op, r, n - 1, len);
+            p.owner.cpu = add(w->f, w->op, (n - 1) * len) + (n - 1) * messages(w->op, len) * m;
+            p.other.tx = wire(w->op, r, 1, len);
+            p.other.cpu = encode(w->f, w->op, len) + messages(w->op, len) * m;
         }
         p.owner.cpu += work(len, w->f->copy); /* its own contribution */
-        p.other.first = nb_cost_encode(w->f, w->op, unit);
+        p.other.first = encode(w->f, w->op, unit);
         break;
     case NB_FUNC_ALL_GATHER:
         if (w->columns) {
@@ -223,19 +220,19 @@ struct nb_cost_part nb_cost_part(const struct nb_cost_machine *figures, const st
         } else if (w->op->schedule == NB_COST_TWO_HOP && n > 2) {
             piece = len / (n - 1);
             p.hops = 2;
-            p.owner.tx = nb_cost_wire(w->op, r, n - 1, piece);
-            p.owner.cpu = nb_cost_encode(w->f, w->op, len) + (n - 1) * messages(w->op, piece) * m;
-            p.other.tx = nb_cost_wire(w->op, r, n - 2, piece);
-            p.other.rx = nb_cost_wire(w->op, r, n - 1, piece);
-            p.other.cpu = nb_cost_decode(w->f, w->op, len) + (2 * n - 3) * messages(w->op, piece) * m;
+            p.owner.tx = wire(w->op, r, n - 1, piece);
+            p.owner.cpu = encode(w->f, w->op, len) + (n - 1) * messages(w->op, piece) * m;
+            p.other.tx = wire(w->op, r, n - 2, piece);
+            p.other.rx = wire(w->op, r, n - 1, piece);
+            p.other.cpu = decode(w->f, w->op, len) + (2 * n - 3) * messages(w->op, piece) * m;
         } else {
-            p.owner.tx = nb_cost_wire(w->op, r, n - 1, len);
-            p.owner.cpu = nb_cost_encode(w->f, w->op, len) + (n - 1) * messages(w->op, len) * m;
-            p.other.rx = nb_cost_wire(w->op, r, 1, len);
-            p.other.cpu = nb_cost_decode(w->f, w->op, len) + messages(w->op, len) * m;
+            p.owner.tx = wire(w->op, r, n - 1, len);
+            p.owner.cpu = encode(w->f, w->op, len) + (n - 1) * messages(w->op, len) * m;
+            p.other.rx = wire(w->op, r, 1, len);
+            p.other.cpu = decode(w->f, w->op, len) + messages(w->op, len) * m;
         }
-        p.owner.first = nb_cost_encode(w->f, w->op, unit);
-        p.other.last = nb_cost_decode(w->f, w->op, unit);
+        p.owner.first = encode(w->f, w->op, unit);
+        p.other.last = decode(w->f, w->op, unit);
         break;
     default:
         piece = len / n;
@@ -243,13 +240,13 @@ struct nb_cost_part nb_cost_part(const struct nb_cost_machine *figures, const st
             grid_all_reduce(w, len, &p);
         } else {
             p.hops = 2;
-            p.other.tx = nb_cost_wire(w->op, r, n - 1, piece) + nb_cost_wire(w->op, r2, n - 1, piece);
-            p.other.cpu = 4 * (n - 1) * messages(w->op, piece) * m +
-                          nb_cost_encode(w->f, w->op, len - piece) + nb_cost_add(w->f, w->op, len - piece) +
-                          nb_cost_encode(w->f, w->op, piece) + nb_cost_decode(w->f, w->op, len);
-            p.other.first = nb_cost_encode(w->f, w->op, nb_min_double(piece, unit));
-            p.other.last = nb_cost_add(w->f, w->op, nb_min_double(piece, unit)) +
-                           2 * nb_cost_encode(w->f, w->op, nb_min_double(piece, unit));
+            p.other.tx = wire(w->op, r, n - 1, piece) + wire(w->op, r2, n - 1, piece);
+            p.other.cpu = 4 * (n - 1) * messages(w->op, piece) * m + encode(w->f, w->op, len - piece) +
+                          add(w->f, w->op, len - piece) + encode(w->f, w->op, piece) +
+                          decode(w->f, w->op, len);
+            p.other.first = encode(w->f, w->op, nb_min_double(piece, unit));
+            p.other.last = add(w->f, w->op, nb_min_double(piece, unit)) +
+                           2 * encode(w->f, w->op, nb_min_double(piece, unit));
         }
         if (!w->columns)
             p.other.rx = p.other.tx;
@@ -329,8 +326,8 @@ double nb_cost_turns(const struct nb_cost_machine *f, const struct nb_cost_op *o
     if (!columns || op->func != NB_FUNC_ALL_REDUCE || shares < 2)
         return 0;
     return calls * segments / nb_min_double(op->credits, PARKED_MOST) *
-           (f->latency + nb_cost_wire(op, nb_cost_ratio_of_rows(op), 1, unit) / f->link +
-            (2 * f->message + nb_cost_add(f, op, unit) + nb_cost_recode(f, op, unit)) / speed);
+           (f->latency + wire(op, nb_cost_ratio_of_rows(op), 1, unit) / f->link +
+            (2 * f->message + add(f, op, unit) + recode(f, op, unit)) / speed);
 }
 
 /* Return the seconds from the first message sent to the last one read, with processor and link at work side
@@ -341,7 +338,7 @@ static double stage(const struct nb_cost_machine *f, const struct nb_cost_op *op
                     double got, double ratio, double bytes)
 {
     const double m = f->message / nb_min_double(1, f->cores);
-    const double link = nb_max_double(sent, got) * nb_cost_wire(op, ratio, 1, bytes) / f->link;
+    const double link = nb_max_double(sent, got) * wire(op, ratio, 1, bytes) / f->link;
     const double ends = nb_max_double(0, 2 * m + f->latency - (1 - 1 / parts) * link);
 
     return nb_max_double(link + ends, (sent + got) * m);
@@ -359,8 +356,8 @@ double nb_cost_alone(const struct nb_cost_machine *f, const struct nb_cost_op *o
 
     if (columns && op->sites > 1)
         row.latency = f->near;
-    double busy = nb_cost_add(f, op, (k - 1 + h - 1) * bytes) + work(bytes, f->copy) +
-                  nb_cost_encode(f, op, bytes) + nb_cost_decode(f, op, bytes),
+    double busy = add(f, op, (k - 1 + h - 1) * bytes) + work(bytes, f->copy) + encode(f, op, bytes) +
+                  decode(f, op, bytes),
            seconds = stage(&row, op, own, all - through, (k - 1) * through, op->ratio, bytes) +
                      stage(&row, op, 1, (k - 1) * through, all - through, again, bytes);
 
@@ -368,13 +365,12 @@ double nb_cost_alone(const struct nb_cost_machine *f, const struct nb_cost_op *o
         const double rows = stage(f, op, own, shares < h ? through : through - own, (h - 1) * own,
                                   nb_cost_ratio_of_rows(op), bytes);
         /* The first segment's turn comes with its own values, before all others'. */
-        const double turns =
-            nb_cost_turns(f, op, columns, call, 1) * nb_min_double(1, op->bytes / call) -
-            (1 - 1 / through) * (k - 1) * through * nb_cost_wire(op, op->ratio, 1, bytes) / f->link;
+        const double turns = nb_cost_turns(f, op, columns, call, 1) * nb_min_double(1, op->bytes / call) -
+                             (1 - 1 / through) * (k - 1) * through * wire(op, op->ratio, 1, bytes) / f->link;
 
-        busy += nb_cost_add(f, op, (k - 1) * bytes) + work(bytes, f->copy) + nb_cost_recode(f, op, bytes) +
-                nb_cost_decode(f, op, bytes);
+        busy +=
+            add(f, op, (k - 1) * bytes) + work(bytes, f->copy) + recode(f, op, bytes) + decode(f, op, bytes);
         seconds += nb_max_double(rows, turns) + stage(f, op, own, (h - 1) * own, through - own, again, bytes);
     }
-    return seconds + (nb_cost_encode(f, op, (all - through) * bytes) + busy / own) / speed;
+    return seconds + (encode(f, op, (all - through) * bytes) + busy / own) / speed;
 }

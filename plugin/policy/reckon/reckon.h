@@ -98,18 +98,9 @@ struct nb_cost_part nb_cost_part(const struct nb_cost_machine *figures, const st
 struct nb_cost_load nb_cost_average(const struct nb_cost_op *op, int columns,
                                     const struct nb_cost_part *part);
 
-/* Return the bytes on the wire for `copies` messages' worth of `bytes` each, of `ratio`. */
-double nb_cost_wire(const struct nb_cost_op *op, double ratio, double copies, double bytes);
 /* Return the ratios of sums that are quantized a second time, and of sums of rows. */
 double nb_cost_ratio_again(const struct nb_cost_op *op);
 double nb_cost_ratio_of_rows(const struct nb_cost_op *op);
-/* Return the processor time for `bytes` of values: to make messages of them, to store received ones, to add to a
- * sum, to code a sum again. */
-double nb_cost_encode(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes);
-double nb_cost_decode(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes);
-double nb_cost_add(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes);
-double nb_cost_recode(const struct nb_cost_machine *figures, const struct nb_cost_op *op, double bytes);
-
 /*
  * Return the seconds that `calls` calls of `call` bytes of a two-level all-reduce spend in turns. The nodes
  * of a column finish its segments by turns, each in the order of calls. A node that waits for the other
