@@ -108,7 +108,6 @@ static void *start_call(void *context, const struct nb_prof_coll_api *c, uint64_
     struct nb_events_call call = {.func = c->func,
                                   .type = c->datatype,
                                   .count = c->count,
-                                  .stream = c->stream,
                                   .captured = c->graphCaptured,
                                   .tag = tag};
 

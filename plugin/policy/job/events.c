@@ -32,7 +32,6 @@ struct call {
     _Atomic uint64_t gen;  /* 0: never used, or being written */
     _Atomic uint64_t what; /* function, type, captured, caller */
     _Atomic uint64_t count;
-    _Atomic uintptr_t stream;
 };
 
 struct nb_events {
@@ -132,7 +131,6 @@ struct known { /* a call that a look-up found */
     int func, type, captured;
     enum nb_caller caller;
     uint64_t count;
-    const void *stream;
 };
 
 static int look_up(struct nb_events *ev, const void *handle, struct known *out)
@@ -149,7 +147,6 @@ static int look_up(struct nb_events *ev, const void *handle, struct known *out)
         return 0;
     what = atomic_load_explicit(&c->what, memory_order_relaxed);
     out->count = atomic_load_explicit(&c->count, memory_order_relaxed);
-    out->stream = (const void *)atomic_load_explicit(&c->stream, memory_order_relaxed);
     atomic_thread_fence(memory_order_acquire);
     if (atomic_load_explicit(&c->gen, memory_order_relaxed) != gen)
         return 0;
@@ -275,7 +272,6 @@ void *nb_events_call(struct nb_events *ev, const struct nb_events_call *call)
                               (uint64_t)caller_of(ev, call) << 17,
                           memory_order_relaxed);
     atomic_store_explicit(&c->count, call->count, memory_order_relaxed);
-    atomic_store_explicit(&c->stream, (uintptr_t)call->stream, memory_order_relaxed);
     atomic_store_explicit(&c->gen, gen, memory_order_release);
     return make_handle(ev, gen, call->captured != 0, index);
 }
@@ -394,7 +390,7 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
 {
     int func = func_of(op->func), type = type_of(op->type), chain, known, reaches;
     struct nb_record r;
-    struct known call = {-1, -1, 0, NB_CALLER_UNKNOWN, 0, NULL};
+    struct known call = {-1, -1, 0, NB_CALLER_UNKNOWN, 0};
     struct nb_job_call call_of_job;
     uint32_t missing;
     int ret;
@@ -439,7 +435,6 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
         r.flags |= NB_RECORD_CHAIN;
     if (known) {
         r.api_type = (ncclDataType_t)call.type;
-        r.stream = call.stream;
         r.flags |= call.captured ? NB_RECORD_CAPTURED : 0;
         if (agree(&call, &r, op->count)) {
             r.flags |= NB_RECORD_API;

@@ -74,7 +74,6 @@ struct nb_events_counts {
 struct nb_events_call {
     const char *func, *type;
     size_t count;
-    const void *stream;
     int captured;
     enum nb_caller caller; /* see nb_events_asks_caller */
     uint64_t tag;          /* the user's, from the configuration of the call. 0: none */

@@ -254,7 +254,7 @@ enum nb_alignment nb_align_begin(struct nb_align *a, const struct nb_seen *seen,
         return NB_ALIGN_CERTAIN;
     out->slot = -1;
     out->call = 0;
-    out->send = out->recv = out->stream = NULL;
+    out->send = out->recv = NULL;
     return NB_ALIGN_ALIKE;
 }
 

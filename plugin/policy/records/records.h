@@ -62,14 +62,13 @@ struct nb_record {
     uint32_t flags;
     uint64_t bytes; /* reduce-scatter, all-gather: bytes per rank. All-reduce: of the whole operation */
     const void *send, *recv; /* the user's buffers. NULL: unknown */
-    const void *stream;
-    enum nb_caller caller; /* of a sum, with NB_RECORD_API */
-    int64_t slot;          /* identity of the buffer for error feedback. -1: unknown, without feedback */
-    uint64_t call;         /* number of its announcement (policy/job/job.c). 0: unannounced or uncertain */
-    uint64_t comm;         /* NCCL's number of the communicator that reported it */
-    uint32_t nranks;       /* of that communicator */
-    uint32_t source;       /* the same communicator, counted by this process */
-    uint32_t node;         /* number of the own node in that communicator, from 1. 0: unknown */
+    enum nb_caller caller;   /* of a sum, with NB_RECORD_API */
+    int64_t slot;            /* identity of the buffer for error feedback. -1: unknown, without feedback */
+    uint64_t call;           /* number of its announcement (policy/job/job.c). 0: unannounced or uncertain */
+    uint64_t comm;           /* NCCL's number of the communicator that reported it */
+    uint32_t nranks;         /* of that communicator */
+    uint32_t source;         /* the same communicator, counted by this process */
+    uint32_t node;           /* number of the own node in that communicator, from 1. 0: unknown */
     /* By function, the maximum number of operations before this one that may have reached the engine without
      * a record. */
     uint32_t missing[NB_FUNC_COUNT];
