@@ -472,7 +472,7 @@ static struct nb_identity_decision by_weight_block(struct nb_identity *id, struc
 }
 
 static struct nb_identity_decision by_place(struct nb_identity *id, struct nb_sig *s, const struct nb_view *v,
-                                            uint64_t parent, const struct nb_shape *p, uint64_t geometry)
+                                            const struct nb_shape *p, uint64_t geometry)
 {
     int usual = v->context_same >= CERTAIN_AFTER && v->same >= CERTAIN_AFTER && v->in_round <= v->usual &&
                 (s->func != NB_FUNC_REDUCE_SCATTER ||
@@ -486,8 +486,7 @@ static struct nb_identity_decision by_place(struct nb_identity *id, struct nb_si
         if (at == NB_TRACKED_NONE)
             return refuse(NB_ID_FULL);
         id->predicted = at;
-        if (v->clean >= (int)CERTAIN_AFTER && s->set.n == 1 && nb_clock_alike(id, parent) <= 1 &&
-            nb_clock_in_steps(id, s, MOST_STEPS)) {
+        if (v->clean >= (int)CERTAIN_AFTER && s->set.n == 1 && nb_clock_in_steps(id, s, MOST_STEPS)) {
             /* The gathers have no relation to its buffer (ZeRO-3 groups tensors differently). It may be one
              * of many that take turns for a while, so it has to prove that it stays the same. */
             if (s->func == NB_FUNC_REDUCE_SCATTER)
@@ -555,7 +554,7 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
     switch (s->mode) {
     case MODE_ADDRESS: d = by_name(id, s, address ? key_id(k) : 0, usable, geometry, NB_ID_ADDRESS); break;
     case MODE_WEIGHTS: d = by_weight_block(id, s, expected, alike, usable, geometry); break;
-    case MODE_PLACE: d = by_place(id, s, v, call->parent, usable, geometry); break;
+    case MODE_PLACE: d = by_place(id, s, v, usable, geometry); break;
     case MODE_TURN:
         d = by_name(id, s, call->turn == NB_NONE ? 0 : tracked_id(TRACKED_TURN, call->turn), usable, geometry,
                     NB_ID_TURN);

@@ -237,11 +237,6 @@ struct nb_sig {
     struct nb_tracked_set set;
 };
 
-struct nb_run_total { /* gathers of one size in the current run */
-    uint64_t count;
-    uint32_t n;
-};
-#define NB_RUN_TOTALS 16u
 #define NB_RECENT_RS 16u
 
 struct nb_identity {
@@ -259,9 +254,8 @@ struct nb_identity {
     uint64_t weight_steps;
     uint32_t run, run_most, run_odd; /* gathers inside the node since a reduction, and usually */
     uint32_t context;                /* length of the run before this round */
-    struct nb_run_total run_total[NB_RUN_TOTALS], pass_total[NB_RUN_TOTALS];
-    struct nb_sig *rare;   /* signature that marks a step */
-    uint64_t bucket_round; /* rounds: times that a bucket came again */
+    struct nb_sig *rare;             /* signature that marks a step */
+    uint64_t bucket_round;           /* rounds: times that a bucket came again */
     uint64_t reductions, rare_seen, rare_gap, rare_ticks, rare_passes;
     struct {
         uint64_t recv, count; /* count 0: none, or an all-reduce has summed its result */
@@ -301,8 +295,6 @@ int nb_turns_count(struct nb_turns *turns, const struct nb_sig *s, uint32_t *tur
 
 /* ---- steps.c ------------------------------------------------------------------------------------------ */
 
-/* Note a gather of `count` elements inside the node. */
-void nb_clock_gather(struct nb_identity *id, uint64_t count);
 /* End the run of gathers, at a reduction inside the node or at any reduction that passes. */
 void nb_clock_end_run(struct nb_identity *id);
 /* Note a call of a reduction of this signature. */
@@ -312,8 +304,6 @@ void nb_clock_weights(struct nb_identity *id, struct nb_weight_block *weight_blo
 /* Return the number of passes. They are steps, but several a step when gradients of micro-batches are reduced
  * one by one. */
 uint64_t nb_clock_pass(const struct nb_identity *id);
-/* Return the number of blocks of `count` elements that the pass gathered inside the node. */
-uint32_t nb_clock_alike(const struct nb_identity *id, uint64_t count);
 /* Return 1 when the signature comes in `percent` percent of the steps since it first came. Signatures of only
  * some steps belong to layers that are frozen at other times. */
 int nb_clock_in_steps(const struct nb_identity *id, const struct nb_sig *s, unsigned percent);

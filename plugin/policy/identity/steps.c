@@ -2,8 +2,6 @@
 /* The clock of identity: finds where steps and passes begin. */
 #include "policy/identity/internal.h"
 
-#include <string.h>
-
 #define RUN_LEAST 3u    /* gathers in a row that can be a forward pass */
 #define STEPS_MISSED 2u /* steps that a signature may miss and still count as coming in every step */
 #define RESCAN 32u      /* reductions between two searches for the rarest signature */
@@ -12,20 +10,6 @@
  * the exception is remembered. */
 #define SHORT_AFTER 8u
 #define SHORT_LIFE 200u
-
-void nb_clock_gather(struct nb_identity *id, uint64_t count)
-{
-    id->run++;
-    for (unsigned i = 0; i < NB_RUN_TOTALS; i++) {
-        struct nb_run_total *t = &id->run_total[i];
-        if (t->n == 0)
-            t->count = count;
-        if (t->count == count) {
-            t->n++;
-            return;
-        }
-    }
-}
 
 /* A run of gathers inside the node that is nearly as long as the longest recent one was a forward pass. The
  * prefetches of a backward pass are shorter. */
@@ -37,7 +21,6 @@ void nb_clock_end_run(struct nb_identity *id)
             id->run_most = id->run > id->run_most ? id->run : id->run_most - id->run_most / 16;
         id->run_odd = id->run > 2 * id->run_most;
         id->context = id->run;
-        memcpy(id->pass_total, id->run_total, sizeof(id->pass_total));
         if (id->clock < CLOCK_RUNS)
             id->clock = CLOCK_RUNS;
         if (id->clock == CLOCK_RUNS)
@@ -45,18 +28,7 @@ void nb_clock_end_run(struct nb_identity *id)
     } else if (id->run >= RUN_LEAST) {
         id->run_most -= id->run_most / 4; /* the longest run was an exception */
     }
-    if (id->run) {
-        id->run = 0;
-        memset(id->run_total, 0, sizeof(id->run_total));
-    }
-}
-
-uint32_t nb_clock_alike(const struct nb_identity *id, uint64_t count)
-{
-    for (unsigned i = 0; count && i < NB_RUN_TOTALS; i++)
-        if (id->pass_total[i].n && id->pass_total[i].count == count)
-            return id->pass_total[i].n;
-    return 0;
+    id->run = 0;
 }
 
 int nb_clock_in_steps(const struct nb_identity *id, const struct nb_sig *s, unsigned percent)
