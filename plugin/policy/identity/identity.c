@@ -350,18 +350,6 @@ static struct nb_identity_decision by_name(struct nb_identity *id, struct nb_sig
     if (at == NB_TRACKED_NONE)
         return refuse(NB_ID_FULL);
     id->predicted = at;
-    if (p && !s->bucket && s->set.n > 1 && s->set.mature == s->set.n) {
-        const struct nb_fit fit = nb_set_fit(&id->buffers, &s->set, at, p);
-        if (fit.own < SCORE_LEAST && fit.other >= fit.own + SCORE_MARGIN && fit.other >= SCORE_LEAST &&
-            (contradicted(id, &fit, at) || !is_certain(id, at))) {
-            if (++nb_tracked_at(&id->buffers, at)->misses >= 3) {
-                s->violations++;
-                change_mode(id, s, MODE_NONE);
-                s->unstable = s->view.rounds;
-            }
-            return refuse(NB_ID_MISMATCH);
-        }
-    }
     return alone(id, s, at, p, geometry, reason);
 }
 
