@@ -72,8 +72,6 @@
 #define AGREE_LEAST 0.8f
 /* Content that disagrees with a prediction is evidence only where it usually agrees. */
 #define CONTRADICTS_LEAST 0.7f
-/* Moving average of the score of confirmed predictions. An average of two layers stays below. */
-#define PURE_LEAST 0.42f
 #define LEARN_LEAST \
     0.2f /* from the eighth profile on, a tracked buffer does not learn profiles below this score */
 #define LEARN_FREE 8u
@@ -380,15 +378,11 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_
         return refuse(NB_ID_NO_PROFILE);
     fit = nb_set_fit(&id->buffers, &s->set, at, p);
     fits = tracked && fit.own >= SCORE_LEAST && fit.own >= fit.other + SCORE_MARGIN && !has_come(id, s, at);
-    if (tracked && tracked->profiles >= LEARN_FREE) {
+    if (tracked && tracked->profiles >= LEARN_FREE)
         tracked->agreed += AGREE_RATE * ((float)fits - tracked->agreed);
-        if (fits)
-            tracked->purity += AGREE_RATE * (fit.own - tracked->purity);
-    }
     /* A prediction that is often wrong has mixed buffers in the tracked buffer's average. Then a fit proves
      * little. */
-    verified = fits && tracked->profiles >= wanted && tracked->agreed >= AGREE_LEAST &&
-               tracked->purity >= PURE_LEAST;
+    verified = fits && tracked->profiles >= wanted && tracked->agreed >= AGREE_LEAST;
     if (tracked &&
         contradicted(id, &fit, at)) /* one has come in place of another, and so may the following ones */
         s->shifted = pass;
@@ -413,8 +407,7 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_
         return give(id, s, at, geometry, NB_ID_VERIFIED);
     }
     if (fit.best_tracked != NB_TRACKED_NONE && s->set.mature == s->set.n && s->set.n > 1 &&
-        (!tracked || fit.best_tracked == at ||
-         (tracked->agreed >= CONTRADICTS_LEAST && tracked->purity >= PURE_LEAST)) &&
+        (!tracked || fit.best_tracked == at || tracked->agreed >= CONTRADICTS_LEAST) &&
         fit.best >= FOUND_LEAST && fit.best >= fit.after + FOUND_MARGIN &&
         !has_come(id, s, fit.best_tracked)) {
         nb_set_learn(&id->buffers, &s->set, fit.best_tracked, p);

@@ -25,7 +25,6 @@ struct nb_tracked_buffer {
     int filled;          /* 1: has been given out and may hold an error */
     int suspect;         /* 1: its content once changed suddenly */
     float agreed;        /* share of recent predictions that the content confirmed */
-    float purity;        /* score of recent confirmed predictions */
     float usual, spread; /* mean and deviation of the plain correlation with its own average */
     float average[NB_PROFILE_GROUPS];
     int16_t code[NB_PROFILE_GROUPS]; /* the average in sixteenths */

@@ -68,7 +68,7 @@ uint32_t nb_set_find(struct nb_tracked_buffers *buffers, struct nb_tracked_set *
     s = nb_tracked_at(buffers, at);
     memset(s, 0, sizeof(*s));
     s->weight_block = weight_block;
-    s->agreed = s->purity = 0.5f;
+    s->agreed = 0.5f;
     s->next = set->first;
     set->first = at;
     set->n++;
@@ -100,7 +100,7 @@ void nb_set_unlearn(struct nb_tracked_buffers *buffers, struct nb_tracked_set *s
     s->profiles = 0;
     s->misses = 0;
     s->filled = 0;
-    s->agreed = s->purity = 0.5f;
+    s->agreed = 0.5f;
 }
 
 /* The loops below run over all groups, without a comparison of floats, so that compilers use vectors. */
