@@ -61,17 +61,14 @@
 #define CLEAR_Z 5.0f            /* a clear meeting: it needs no further evidence */
 #define CLEAR_MARGIN 3.0f
 #define CLEAR_D 3.0f
-#define OWNER_AFTER 4u     /* clear meetings with one weight block in a row that make it the buffer's owner */
-#define STRAY_RATE 0.125f  /* weight of a clear meeting in the share that met another weight block */
-#define STRAY_MOST 0.1f    /* one such meeting is in doubt for two more, every tenth for ever */
-#define CERTAIN_AFTER 8u   /* clear meetings with one weight block in a row that make a prediction certain */
-#define FAINT_Z 1.25f      /* a meeting below this begins the row anew, unless it turned the change round */
-#define CERTAIN_FOR 16u    /* sums of a prediction without a clear meeting that end its certainty */
-#define REPEATS_LIFE 64u   /* steps after the last one in which several sums of a key came */
-#define LAG_EXPLAINED 0.5f /* share of explained sums from which the other lag is not tried */
-#define LAG_AFTER 8u       /* clear meetings with the other lag's sums since the last one with this lag's */
-#define EXPLAINED_FROM 128u
-#define EXPLAINED_RATE (1.0f / 256.0f)
+#define OWNER_AFTER 4u    /* clear meetings with one weight block in a row that make it the buffer's owner */
+#define STRAY_RATE 0.125f /* weight of a clear meeting in the share that met another weight block */
+#define STRAY_MOST 0.1f   /* one such meeting is in doubt for two more, every tenth for ever */
+#define CERTAIN_AFTER 8u  /* clear meetings with one weight block in a row that make a prediction certain */
+#define FAINT_Z 1.25f     /* a meeting below this begins the row anew, unless it turned the change round */
+#define CERTAIN_FOR 16u   /* sums of a prediction without a clear meeting that end its certainty */
+#define REPEATS_LIFE 64u  /* steps after the last one in which several sums of a key came */
+#define LAG_AFTER 8u      /* clear meetings with the other lag's sums since the last one with this lag's */
 
 struct weight_block {
     int32_t *value;            /* [positions] ordered bit patterns of the last version */
@@ -119,7 +116,6 @@ struct key {
 
 struct sum {
     uint64_t name[NB_CAUSAL_NAMES]; /* 0: none */
-    int explained;
     struct nb_signs signs;
 };
 
@@ -140,8 +136,6 @@ struct nb_causal {
     unsigned place;
     uint64_t step; /* counts from 1 once there are sums to compare with */
     uint64_t now;
-    uint64_t judged;
-    float explained;
 };
 
 /* ---- life -------------------------------------------------------------------------------------------- */
@@ -461,9 +455,8 @@ static void note_owner(struct belonging *of, int weight_block)
 }
 
 /* Note that the sum has clearly moved the weight block. */
-static void note_moved(struct nb_causal *f, struct sum *s, int weight_block)
+static void note_moved(struct nb_causal *f, const struct sum *s, int weight_block)
 {
-    s->explained = has_lived(&f->weight_block[weight_block]);
     for (unsigned j = 0; j < NB_CAUSAL_NAMES; j++) {
         struct key *k = find_key(f, s->name[j]);
         if (k) {
@@ -513,21 +506,19 @@ static int is_clear(const struct winner *w)
     return w->sum >= 0 && w->z > CLEAR_Z && w->z - w->second > CLEAR_MARGIN && w->d > CLEAR_D;
 }
 
-/* An optimizer may work beside the next step, so that the weights follow one step late. While most sums are
- * unexplained, compare the change with the sums of the other lag, too. A clear meeting with this lag resets
- * the count of clear meetings there. After enough of them begin anew with the other lag. */
-static void weigh_lag(struct nb_causal *f, const struct nb_change *change, int clear_here)
+/* An optimizer may work beside the next step, so that the weights follow one step late. A change that no sum
+ * of this lag clearly caused is compared with the sums of the other lag, too. After enough clear meetings there
+ * begin anew with the other lag. */
+static void weigh_lag(struct nb_causal *f, const struct nb_change *change)
 {
     const int other = f->late ? LAST : BEFORE;
     struct winner w = {.sum = -1};
 
-    if (f->explained > LAG_EXPLAINED)
-        return;
     for (unsigned i = 0; i < f->sums[other]; i++) {
         const struct meeting m = meeting_of(&sum_at(f, other, i)->signs, change);
         compete(&w, i, &m);
     }
-    f->other_lag = clear_here ? 0 : f->other_lag + (unsigned)is_clear(&w);
+    f->other_lag += (unsigned)is_clear(&w);
     if (f->other_lag < LAG_AFTER)
         return;
     f->late = !f->late;
@@ -564,15 +555,12 @@ static void confront(struct nb_causal *f, unsigned u)
                 meet(f, k, u, &m);
         compete(&w, i, &m);
     }
-    if (is_clear(&w))
+    if (is_clear(&w)) {
         note_moved(f, sum_at(f, from, (unsigned)w.sum), (int)u);
-    weigh_lag(f, &change, is_clear(&w));
-}
-
-/* Return 1 when its sums are proved, and clearly moved their weight block on average of late. */
-static int is_clear_key(const struct key *k)
-{
-    return k->proved && k->pair[k->best].lately > CLEAR_Z;
+        f->other_lag = 0;
+    } else {
+        weigh_lag(f, &change);
+    }
 }
 
 /* Return 1 when of late several sums of the key came between two changes of its weight block. */
@@ -581,36 +569,11 @@ static int repeats(const struct nb_causal *f, const struct key *k)
     return k->repeated && f->step + 1 - k->repeated < REPEATS_LIFE;
 }
 
-/* Return 1 when the proof of its key explains the sum. A place without any word from identity has to be
- * clear. */
-static int explains(const struct nb_causal *f, const struct sum *s, const struct key *k)
-{
-    return !repeats(f, k) && (s->name[1] || s->name[NB_CAUSAL_GUESS] ? k->proved : is_clear_key(k));
-}
-
-/* Judge the sums of a step after all their consequences have come. */
-static void judge(struct nb_causal *f)
-{
-    const int from = cause(f);
-
-    for (unsigned i = 0; i < f->sums[from]; i++) {
-        const struct sum *s = sum_at(f, from, i);
-        int explained = s->explained;
-        for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++) {
-            const struct key *k = find_key(f, s->name[j]);
-            explained |= k && explains(f, s, k);
-        }
-        f->judged++;
-        f->explained += fmaxf(EXPLAINED_RATE, 1.0f / (float)f->judged) * ((float)explained - f->explained);
-    }
-}
-
 /* Begin a step when weights begin to change: the sums since the last change are the cause. */
 static void next_step(struct nb_causal *f)
 {
     const struct nb_slab over = f->sum[BEFORE];
 
-    judge(f);
     f->sum[BEFORE] = f->sum[LAST];
     f->sums[BEFORE] = f->sums[LAST];
     f->sum[LAST] = f->sum[SINCE];
@@ -667,7 +630,6 @@ void nb_causal_sum(struct nb_causal *f, const uint64_t names[NB_CAUSAL_NAMES], c
         return;
     s = sum_at(f, SINCE, f->sums[SINCE]);
     memcpy(s->name, names, sizeof(s->name));
-    s->explained = 0;
     s->signs = *signs;
     f->sums[SINCE]++;
 }
@@ -702,7 +664,7 @@ int nb_causal_clear(const struct nb_causal *f, uint64_t key)
 {
     const struct key *k = find_key(f, key);
 
-    return k && is_clear_key(k);
+    return k && k->proved && k->pair[k->best].lately > CLEAR_Z;
 }
 
 int nb_causal_shared(const struct nb_causal *f, uint64_t key)
@@ -737,9 +699,4 @@ struct nb_causal_state nb_causal_state(const struct nb_causal *f, uint64_t key)
         return (struct nb_causal_state){.weight_block = -1};
     p = &k->pair[k->best];
     return (struct nb_causal_state){k->best, in_deviations(p->z, p), in_deviations(p->d, p), p->met};
-}
-
-float nb_causal_explained(const struct nb_causal *f)
-{
-    return f->judged < EXPLAINED_FROM ? 0.0f : f->explained;
 }

@@ -19,7 +19,6 @@
 #define LINKED_LEAST 8u
 #define MAX_MICRO_BATCHES 64u
 #define MET 8u           /* steps after which the evidence on a buffer counts more than its place */
-#define EXPLAINED 0.995f /* share of a field's sums from which its unproved sums may be coded, too */
 #define USUAL_FROM 4u    /* steps in a row from which memory is usual */
 #define SIZE_FACTOR 3.0f /* log2, between a sum and the sums of its buffer before */
 #define SIZE_RATE 0.002f /* a sum, at which the range of sizes narrows */
@@ -261,9 +260,8 @@ static int is_usual_size(struct nb_sizes *s, float size)
  * nothing: the job may have lent the memory to another sum. A buffer that has met the weights often enough is
  * judged by itself, where its memory is usual or its prediction has come true of late. Another sum (its
  * buffer is unknown, new, or only its content names it) may be any sum that the job makes in the gradients'
- * place. Its place in the step, or the fact that all sums of the field move weights, vouches for it only when
- * it comes from memory that gradients usually come from. A place without any word from identity has to move
- * its weight block clearly. */
+ * place. Its place in the step vouches for it only when it comes from memory that gradients usually come
+ * from. A place without any word from identity has to move its weight block clearly. */
 static int moves(const struct nb_class_op *op, const struct nb_causal *field,
                  const uint64_t key[NB_CAUSAL_NAMES], int repeats, int usual_memory, int usual_size)
 {
@@ -279,8 +277,6 @@ static int moves(const struct nb_class_op *op, const struct nb_causal *field,
     }
     if (!usual_memory)
         return 0;
-    if (nb_causal_explained(field) >= EXPLAINED)
-        return 1;
     return key[1] || key[NB_CAUSAL_GUESS] ? nb_causal_proved(field, key[0]) : nb_causal_clear(field, key[0]);
 }
 

@@ -173,10 +173,6 @@ struct nb_causal_state {
 };
 struct nb_causal_state nb_causal_state(const struct nb_causal *field, uint64_t key);
 
-/* Return the share of recent sums that are explained: their key is proved, or they agreed with one change far
- * better than all other sums of the step did. Return 0 until enough sums have come for an estimate. */
-float nb_causal_explained(const struct nb_causal *field);
-
 /* ---- tables.c: fields of the causal test -------------------------------------------------------------- */
 
 struct nb_field {
