@@ -66,7 +66,6 @@
 #define STRAY_MOST 0.1f   /* one such meeting is in doubt for two more, every tenth for ever */
 #define CERTAIN_AFTER 8u  /* clear meetings with one weight block in a row that make a prediction certain */
 #define FAINT_Z 1.25f     /* a meeting below this begins the row anew, unless it turned the change round */
-#define CERTAIN_FOR 16u   /* sums of a prediction without a clear meeting that end its certainty */
 #define REPEATS_LIFE 64u  /* steps after the last one in which several sums of a key came */
 #define LAG_AFTER 8u      /* clear meetings with the other lag's sums since the last one with this lag's */
 
@@ -101,7 +100,6 @@ struct belonging {
 struct key {
     struct nb_entry entry; /* the name, and 0 */
     uint32_t unproved;     /* sums since the proof was last renewed */
-    unsigned silent;       /* sums since the last one that clearly moved a weight block */
     int proved;
     int best; /* weight block of the strongest hypothesis, -1: none */
     struct belonging of;
@@ -459,10 +457,8 @@ static void note_moved(struct nb_causal *f, const struct sum *s, int weight_bloc
 {
     for (unsigned j = 0; j < NB_CAUSAL_NAMES; j++) {
         struct key *k = find_key(f, s->name[j]);
-        if (k) {
+        if (k)
             note_owner(&k->of, weight_block);
-            k->silent = 0;
-        }
     }
 }
 
@@ -471,9 +467,7 @@ static void note_moved(struct nb_causal *f, const struct sum *s, int weight_bloc
  * direction. */
 static void confirm(struct key *k, float z, float d)
 {
-    if (d > CLEAR_Z && k->of.moved == k->of.owner)
-        k->silent = 0;
-    else if (z < FAINT_Z)
+    if (z < FAINT_Z && !(d > CLEAR_Z && k->of.moved == k->of.owner))
         k->of.in_a_row = 0;
 }
 
@@ -620,10 +614,7 @@ void nb_causal_sum(struct nb_causal *f, const uint64_t names[NB_CAUSAL_NAMES], c
 
     for (unsigned j = 0; j < NB_CAUSAL_NAMES; j++) {
         struct key *k = key_of(f, names[j]);
-        if (!k)
-            continue;
-        k->silent++;
-        if (++k->unproved > RENEW_WITHIN)
+        if (k && ++k->unproved > RENEW_WITHIN)
             clear_key(k);
     }
     if (nb_slab_reach(&f->sum[SINCE], f->sums[SINCE] + 1)) /* too many sums, or no memory */
@@ -678,7 +669,7 @@ int nb_causal_certain(const struct nb_causal *f, uint64_t guess)
 {
     const struct key *k = find_key(f, guess);
 
-    return k && k->of.moved == k->of.owner && k->of.in_a_row >= CERTAIN_AFTER && k->silent <= CERTAIN_FOR;
+    return k && k->of.moved == k->of.owner && k->of.in_a_row >= CERTAIN_AFTER;
 }
 
 unsigned nb_causal_weight_blocks(const struct nb_causal *f)
