@@ -79,7 +79,6 @@
 /* Misses in a row after which a tracked buffer learns anew. When training begins, profiles change for
  * good. */
 #define FORGET_MISSES 12u
-#define SUSPECT_AFTER 8u /* breaks in a row until a tracked buffer begins anew */
 /* Rounds in which all buffers came once until tracked buffers by address replace tracked buffers by content.
  * Recycled memory may look so for some rounds. */
 #define ADDRESS_LEAST 5u
@@ -290,8 +289,7 @@ static struct nb_identity_decision refuse(enum nb_identity_reason reason)
 }
 
 /* Decide when only one tracked buffer is possible. Its content then has a veto only when it is suddenly
- * unlike all before. After such vetoes the tracked buffer has to prove itself before it is given out
- * again. */
+ * unlike all before. */
 static struct nb_identity_decision alone(struct nb_identity *id, struct nb_sig *s, uint32_t at,
                                          const struct nb_shape *p, uint64_t geometry,
                                          enum nb_identity_reason reason)
@@ -305,16 +303,12 @@ static struct nb_identity_decision alone(struct nb_identity *id, struct nb_sig *
             nb_set_learn(&id->buffers, &s->set, at, p);
             return give(id, s, at, geometry, NB_ID_CERTAIN);
         }
-        if (++tracked->misses >= SUSPECT_AFTER) {
+        if (++tracked->misses >= FORGET_MISSES)
             nb_set_unlearn(&id->buffers, &s->set, at);
-            tracked->suspect = 1;
-        }
         return refuse(NB_ID_MISMATCH);
     }
     if (p)
         nb_set_learn(&id->buffers, &s->set, at, p);
-    if (tracked->suspect && tracked->profiles < NB_TRACKED_MATURE)
-        return refuse(NB_ID_LEARNING);
     return give(id, s, at, geometry, reason);
 }
 
@@ -468,10 +462,6 @@ static struct nb_identity_decision by_place(struct nb_identity *id, struct nb_si
             return refuse(NB_ID_FULL);
         id->predicted = at;
         if (v->clean >= (int)CERTAIN_AFTER && s->set.n == 1 && nb_clock_in_steps(id, s, MOST_STEPS)) {
-            /* The gathers have no relation to its buffer (ZeRO-3 groups tensors differently). It may be one
-             * of many that take turns for a while, so it has to prove that it stays the same. */
-            if (s->func == NB_FUNC_REDUCE_SCATTER)
-                nb_tracked_at(&id->buffers, at)->suspect = 1;
             return alone(id, s, at, p, geometry, NB_ID_SINGLE);
         }
     }

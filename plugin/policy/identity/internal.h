@@ -23,7 +23,6 @@ struct nb_tracked_buffer {
     uint32_t profiles;   /* profiles in the average since it was made or began anew */
     uint32_t misses;     /* predictions in a row with which its content did not agree */
     int filled;          /* 1: has been given out and may hold an error */
-    int suspect;         /* 1: its content once changed suddenly */
     float agreed;        /* share of recent predictions that the content confirmed */
     float usual, spread; /* mean and deviation of the plain correlation with its own average */
     float average[NB_PROFILE_GROUPS];
