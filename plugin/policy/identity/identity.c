@@ -75,7 +75,6 @@
 #define LEARN_LEAST \
     0.2f /* from the eighth profile on, a tracked buffer does not learn profiles below this score */
 #define LEARN_FREE 8u
-#define LEARN_LONG 28u /* profiles, more than the 20 of a period of layers that take turns */
 /* Misses in a row after which a tracked buffer learns anew. When training begins, profiles change for
  * good. */
 #define FORGET_MISSES 12u
@@ -361,9 +360,6 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_
                                               const struct nb_shape *p, uint64_t geometry)
 {
     struct nb_tracked_buffer *tracked = at == NB_TRACKED_NONE ? NULL : nb_tracked_at(&id->buffers, at);
-    /* Reductions without a related gather may change meaning (see by_place), so they learn longer. */
-    uint32_t wanted =
-        s->mode == MODE_PLACE && s->func == NB_FUNC_REDUCE_SCATTER ? LEARN_LONG : NB_TRACKED_MATURE;
     const uint32_t pass = nb_weight_blocks_pass(&id->weight_blocks, s->entry.a);
     struct nb_fit fit;
     int fits, verified;
@@ -376,7 +372,7 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_
         tracked->agreed += AGREE_RATE * ((float)fits - tracked->agreed);
     /* A prediction that is often wrong has mixed buffers in the tracked buffer's average. Then a fit proves
      * little. */
-    verified = fits && tracked->profiles >= wanted && tracked->agreed >= AGREE_LEAST;
+    verified = fits && tracked->profiles >= NB_TRACKED_MATURE && tracked->agreed >= AGREE_LEAST;
     if (tracked &&
         contradicted(id, &fit, at)) /* one has come in place of another, and so may the following ones */
         s->shifted = pass;
@@ -386,10 +382,10 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_
             nb_set_learn(&id->buffers, &s->set, at, p);
             return give(id, s, at, geometry, NB_ID_CERTAIN);
         }
-        if (tracked->profiles >= wanted)
+        if (tracked->profiles >= NB_TRACKED_MATURE)
             return refuse(NB_ID_MISMATCH);
     }
-    if (tracked && tracked->profiles < wanted) {
+    if (tracked && tracked->profiles < NB_TRACKED_MATURE) {
         if (tracked->profiles < LEARN_FREE || (fit.own >= LEARN_LEAST && fit.own >= fit.other))
             nb_set_learn(&id->buffers, &s->set, at, p);
         else if (++tracked->misses >= LEARN_FREE)
