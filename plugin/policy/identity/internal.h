@@ -214,7 +214,6 @@ struct nb_sig {
     enum nb_func func;
     ncclDataType_t type;
     int bucket;                       /* 1: all-reduces that DDP's reducer calls */
-    uint64_t used;                    /* last call that used it */
     uint64_t calls, bursts;           /* reductions, and reductions that followed another signature's */
     uint64_t first_round, last_round; /* rounds of the clock, plus 1 */
     uint64_t round;                   /* pass when last seen, plus 1 */
@@ -254,7 +253,7 @@ struct nb_identity {
     uint32_t context;                /* length of the run before this round */
     struct nb_sig *rare;             /* signature that marks a step */
     uint64_t bucket_round;           /* rounds: times that a bucket came again */
-    uint64_t reductions, rare_seen, rare_gap, rare_ticks, rare_passes;
+    uint64_t reductions, rare_passes;
     struct {
         uint64_t recv, count; /* count 0: none, or an all-reduce has summed its result */
         ncclDataType_t type;

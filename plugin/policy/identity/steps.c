@@ -41,37 +41,23 @@ static int in_all_steps(const struct nb_identity *id, const struct nb_sig *s)
     return id->clock <= CLOCK_RARE || s->view.in_rounds + STEPS_MISSED >= id->round + 2 - s->first_round;
 }
 
+/* Find the rarest signature that comes in all steps, and never twice in a row. */
 static void look_for_rare(struct nb_identity *id)
 {
     struct nb_sig *best = NULL;
-    uint64_t most = 0;
     uint32_t alive = 0;
 
-    for (const struct nb_sig *s = NULL; (s = nb_table_next(&id->sigs, s));)
-        most = s->calls > most ? s->calls : most;
     for (struct nb_sig *s = NULL; (s = nb_table_next(&id->sigs, s));) {
-        /* Far rarer signatures belong to evaluations, long missing ones to the past. */
-        if (s->count < LARGE || s->bursts < CERTAIN_AFTER || s->calls * 512 < most ||
-            id->announced - s->used > 4 * id->config.calls)
+        if (s->count < LARGE || s->bursts < CERTAIN_AFTER)
             continue;
         alive++;
-        if (s->bursts != s->calls)
-            continue; /* comes several times in a row, so not once a step */
-        if (!in_all_steps(id, s))
-            continue;
-        if (!best || s->calls < best->calls)
+        if (s->bursts == s->calls && in_all_steps(id, s) && (!best || s->calls < best->calls))
             best = s;
     }
     if (alive < 2)
         best = NULL; /* a single signature may come any number of times a step */
-    if (id->rare) {
-        int stale = id->rare_gap && id->reductions - id->rare_seen > 4 * id->rare_gap + 8;
-        if (!stale && in_all_steps(id, id->rare) && best && best->calls * 5 > id->rare->calls * 3)
-            return;
-    }
-    id->rare = best;
-    id->rare_seen = id->reductions;
-    id->rare_gap = id->rare_ticks = 0;
+    if (!best || !id->rare || !in_all_steps(id, id->rare))
+        id->rare = best;
 }
 
 int nb_clock_more_than_usual(const struct nb_identity *id, const struct nb_view *v)
@@ -107,8 +93,6 @@ static void note_full(struct nb_sig *s, int full)
 
 void nb_clock_reduce(struct nb_identity *id, struct nb_sig *s)
 {
-    uint64_t gap;
-
     s->bursts += (uint64_t)follows_another(id, s);
     if (s->last_round != id->round + 1) {
         if (s->alike && s->view.round_ops)
@@ -128,10 +112,6 @@ void nb_clock_reduce(struct nb_identity *id, struct nb_sig *s)
         id->rare = NULL; /* it does not mark steps, so the next reduction searches for another one */
         return;
     }
-    gap = id->reductions - id->rare_seen;
-    if (id->rare_ticks++ && gap > id->rare_gap)
-        id->rare_gap = gap;
-    id->rare_seen = id->reductions;
     id->rare_passes++;
     if (id->clock <= CLOCK_RARE) {
         id->clock = CLOCK_RARE;

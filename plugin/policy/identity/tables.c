@@ -46,7 +46,6 @@ struct nb_sig *nb_sig_of(struct nb_identity *id, const struct nb_identity_call *
         s->count = c->count;
         nb_set_init(&s->set);
     }
-    s->used = id->announced;
     return s;
 }
 
