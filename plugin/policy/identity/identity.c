@@ -22,8 +22,7 @@
  *     (1) twice the operations whose buffer did not come once a step, less the operations whose buffer did,
  *         exceed the operations of 4 passes by 16. Or a weight block is predicted, and buffers broke their
  *         pattern in VIOLATIONS_MOST rounds
- *     (2) buffers come once a step, and content has not proven the set's tracked buffers, or not for as long
- *         (address_prevails)
+ *     (2) buffers come once a step, and content has not proven the set's tracked buffers (address_prevails)
  *     (3) 4 passes and 16 operations in a row without a predicted weight block
  *     (4) 2 passes and 8 operations in a row with a predicted weight block
  *     and from ADDRESS and TURN back to NONE: content contradicts a buffer 3 times
@@ -81,7 +80,6 @@
 /* Rounds in which all buffers came once until tracked buffers by address replace tracked buffers by content.
  * Recycled memory may look so for some rounds. */
 #define ADDRESS_LEAST 5u
-#define ADDRESS_LONG 16u
 #define VIOLATIONS_MOST 2u /* rounds in which a buffer broke its pattern */
 #define ERROR_LIFE 8u      /* steps of its signature for which an unused error is kept */
 
@@ -164,15 +162,11 @@ static void change_mode(struct nb_identity *id, struct nb_sig *s, enum nb_mode m
     s->predicted_run = s->unpredicted_run = 0;
 }
 
-/* Return 1 when buffers have been used once a step for long enough to replace the tracked buffers by
- * content. */
+/* Return 1 when buffers have been used once a step for long enough to replace tracked buffers by content that
+ * nothing has proven yet. */
 static int address_prevails(const struct nb_sig *s)
 {
-    uint64_t rounds = s->view.rounds - s->unstable;
-
-    if (s->set.mature == 0)
-        return s->set.n == 0 || rounds > ADDRESS_LEAST;
-    return s->func == NB_FUNC_ALL_REDUCE && rounds > ADDRESS_LONG;
+    return s->set.mature == 0 && (s->set.n == 0 || s->view.rounds - s->unstable > ADDRESS_LEAST);
 }
 
 /* Return the next mode, by the transitions of the drawing at the head. Addresses come first, but they do not

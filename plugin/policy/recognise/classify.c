@@ -270,7 +270,7 @@ static int moves(const struct nb_class_op *op, const struct nb_causal *field,
     if (!usual_size || op->unlike)
         return 0;
     if (repeats) /* only the place in the step tells these sums apart */
-        return (usual_memory || !op->found) && nb_causal_proved(field, key[0]);
+        return nb_causal_proved(field, key[0]);
     if (!op->found && key[1]) {
         if (nb_causal_state(field, key[1]).steps >= MET)
             return (usual_memory || certain) && (nb_causal_proved(field, key[1]) || place_agrees(field, key));
