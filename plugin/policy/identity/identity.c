@@ -25,30 +25,29 @@
  *     (2) buffers come once a step, and content has not proven the set's tracked buffers (address_prevails)
  *     (3) 4 passes and 16 operations in a row without a predicted weight block
  *     (4) 2 passes and 8 operations in a row with a predicted weight block
- *     and from ADDRESS and TURN back to NONE: content contradicts a buffer 3 times
+ *     and from TURN back to NONE: the cycle breaks
  *
  * In a mode, an operation gets its tracked buffer, or none, by the first line that applies:
  *
  *     mode       evidence                                                             result
  *     ADDRESS,   the buffer has not come once a step, or the cycle is broken          LEARNING
- *     TURN       profile: this tracked buffer does not fit and another does (*)       MISMATCH
- *                its profile changes suddenly, and the weights confirm it             CERTAIN
+ *     TURN       its profile changes suddenly, and the weights confirm it             CERTAIN
+ *                its profile changes suddenly                                         MISMATCH
  *                else                                                                 ADDRESS, TURN
  *     WEIGHTS,   only one tracked buffer is possible, its content is as always        SINGLE
  *     PLACE      only one is possible, its content is not                             MISMATCH
  *                no profile                                                           NO_PROFILE
- *                the weights confirm predictions of the tracked buffer (**), and
+ *                the weights confirm predictions of the tracked buffer (*), and
  *                content has contradicted a prediction of this pass                   MISMATCH
- *                the weights confirm predictions (**), without a contradiction        CERTAIN
+ *                the weights confirm predictions (*), without a contradiction         CERTAIN
  *                the predicted tracked buffer has few profiles                        LEARNING
  *                it fits, and it alone (by SCORE_LEAST, SCORE_MARGIN)                 VERIFIED
  *                another one fits much better than all (FOUND_LEAST, FOUND_MARGIN),   FOUND
  *                has not come in this pass, and the predicted one usually fits
  *                else                                                                 MISMATCH, UNPREDICTED
  *
- *     (*)  much better, where the weights confirm predictions of the tracked buffer
- *     (**) nb_identity_config.certain, and the line for VERIFIED does not apply. In WEIGHTS it does not count
- *          while blocks have sent no gradient of late
+ *     (*) nb_identity_config.certain, and the line for VERIFIED does not apply. In WEIGHTS it does not count
+ *         while blocks have sent no gradient of late
  */
 #include "policy/identity/internal.h"
 
@@ -319,10 +318,8 @@ static void forget_key(struct nb_identity *id, struct nb_sig *s, const struct nb
 }
 
 /* Decide on a sum whose buffer has a name of its own: an address that comes once a step, a turn, or a bucket
- * of DDP. Name 0 is not known yet. Buffers of one size may hand memory round. So the data have a veto where
- * another tracked buffer fits and this one does not. They have none in a bucket: only its reducer writes to
- * the bucket while it lives. Another reducer may get the memory later. Then the data change suddenly, or the
- * error has not been used for long. */
+ * of DDP. Name 0 is not known yet. Another buffer may get the memory later. Then the data change suddenly, or
+ * the error has not been used for long. */
 static struct nb_identity_decision by_name(struct nb_identity *id, struct nb_sig *s, uint64_t name,
                                            const struct nb_shape *p, uint64_t geometry,
                                            enum nb_identity_reason reason)
