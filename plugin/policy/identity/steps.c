@@ -5,7 +5,7 @@
 #define RUN_LEAST 3u    /* gathers in a row that can be a forward pass */
 #define STEPS_MISSED 2u /* steps that a signature may miss and still count as coming in every step */
 #define RESCAN 32u      /* reductions between two searches for the rarest signature */
-#define FULL_RATE 0.2f
+#define FULL_RATE 0.2f  /* of a pass in the share of full passes: three passes in a row decide */
 /* Full passes before a pass with fewer sums than blocks that make it an exception, and full passes for which
  * the exception is remembered. */
 #define SHORT_AFTER 8u

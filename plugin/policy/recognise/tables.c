@@ -10,6 +10,8 @@
 
 #include "base/nccl_names.h"
 
+/* Entries. Only keys come and go by the thousands, where memory is new in every step. A field has up to some
+ * megabytes. */
 #define SIGNATURES 512u
 #define KEYS 4096u
 #define COMMS 128u
