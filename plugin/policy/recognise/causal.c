@@ -68,7 +68,11 @@
 #define CERTAIN_AFTER 8u  /* clear meetings with one weight block in a row that make a prediction certain */
 #define FAINT_Z 1.25f     /* a meeting below this begins the row anew, unless it turned the change round */
 #define REPEATS_LIFE 64u  /* steps after the last one in which several sums of a key came */
-#define LAG_AFTER 8u      /* clear meetings with the other lag's sums since the last one with this lag's */
+#define LAG_EXPLAINED \
+    0.5f             /* share of explained sums from which the other lag is not tried. Without this limit
+                               adapters-at-random takes the other lag for its own: 7 instead of 18 % are coded */
+#define LAG_AFTER 8u /* clear meetings with the other lag's sums since the last one with this lag's */
+#define EXPLAINED_RATE (1.0f / 256.0f) /* of a sum in the share, some steps of a model */
 
 struct weight_block {
     int32_t *value;            /* [positions] ordered bit patterns of the last version */
@@ -115,6 +119,7 @@ struct key {
 
 struct sum {
     uint64_t name[NB_CAUSAL_NAMES]; /* 0: none */
+    int explained;
     struct nb_signs signs;
 };
 
@@ -135,6 +140,8 @@ struct nb_causal {
     unsigned place;
     uint64_t step; /* counts from 1 once there are sums to compare with */
     uint64_t now;
+    uint64_t judged;
+    float explained;
 };
 
 /* ---- life -------------------------------------------------------------------------------------------- */
@@ -454,8 +461,9 @@ static void note_owner(struct belonging *of, int weight_block)
 }
 
 /* Note that the sum has clearly moved the weight block. */
-static void note_moved(struct nb_causal *f, const struct sum *s, int weight_block)
+static void note_moved(struct nb_causal *f, struct sum *s, int weight_block)
 {
+    s->explained = has_lived(&f->weight_block[weight_block]);
     for (unsigned j = 0; j < NB_CAUSAL_NAMES; j++) {
         struct key *k = find_key(f, s->name[j]);
         if (k)
@@ -501,19 +509,21 @@ static int is_clear(const struct winner *w)
     return w->sum >= 0 && w->z > CLEAR_Z && w->z - w->second > CLEAR_MARGIN && w->d > CLEAR_D;
 }
 
-/* An optimizer may work beside the next step, so that the weights follow one step late. A change that no sum
- * of this lag clearly caused is compared with the sums of the other lag, too. After enough clear meetings there
- * begin anew with the other lag. */
-static void weigh_lag(struct nb_causal *f, const struct nb_change *change)
+/* An optimizer may work beside the next step, so that the weights follow one step late. While most sums are
+ * unexplained, compare the change with the sums of the other lag, too. A clear meeting with this lag resets
+ * the count of clear meetings there. After enough of them begin anew with the other lag. */
+static void weigh_lag(struct nb_causal *f, const struct nb_change *change, int clear_here)
 {
     const int other = f->late ? LAST : BEFORE;
     struct winner w = {.sum = -1};
 
+    if (f->explained > LAG_EXPLAINED)
+        return;
     for (unsigned i = 0; i < f->sums[other]; i++) {
         const struct meeting m = meeting_of(&sum_at(f, other, i)->signs, change);
         compete(&w, i, &m);
     }
-    f->other_lag += (unsigned)is_clear(&w);
+    f->other_lag = clear_here ? 0 : f->other_lag + (unsigned)is_clear(&w);
     if (f->other_lag < LAG_AFTER)
         return;
     f->late = !f->late;
@@ -550,12 +560,15 @@ static void confront(struct nb_causal *f, unsigned u)
                 meet(f, k, u, &m);
         compete(&w, i, &m);
     }
-    if (is_clear(&w)) {
+    if (is_clear(&w))
         note_moved(f, sum_at(f, from, (unsigned)w.sum), (int)u);
-        f->other_lag = 0;
-    } else {
-        weigh_lag(f, &change);
-    }
+    weigh_lag(f, &change, is_clear(&w));
+}
+
+/* Return 1 when its sums are proved, and clearly moved their weight block on average of late. */
+static int is_clear_key(const struct key *k)
+{
+    return k->proved && k->pair[k->best].lately > CLEAR_Z;
 }
 
 /* Return 1 when of late several sums of the key came between two changes of its weight block. */
@@ -564,11 +577,36 @@ static int repeats(const struct nb_causal *f, const struct key *k)
     return k->repeated && f->step + 1 - k->repeated < REPEATS_LIFE;
 }
 
+/* Return 1 when the proof of its key explains the sum. A place without any word from identity has to be
+ * clear. */
+static int explains(const struct nb_causal *f, const struct sum *s, const struct key *k)
+{
+    return !repeats(f, k) && (s->name[1] || s->name[NB_CAUSAL_GUESS] ? k->proved : is_clear_key(k));
+}
+
+/* Judge the sums of a step after all their consequences have come. */
+static void judge(struct nb_causal *f)
+{
+    const int from = cause(f);
+
+    for (unsigned i = 0; i < f->sums[from]; i++) {
+        const struct sum *s = sum_at(f, from, i);
+        int explained = s->explained;
+        for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++) {
+            const struct key *k = find_key(f, s->name[j]);
+            explained |= k && explains(f, s, k);
+        }
+        f->judged++;
+        f->explained += fmaxf(EXPLAINED_RATE, 1.0f / (float)f->judged) * ((float)explained - f->explained);
+    }
+}
+
 /* Begin a step when weights begin to change: the sums since the last change are the cause. */
 static void next_step(struct nb_causal *f)
 {
     const struct nb_slab over = f->sum[BEFORE];
 
+    judge(f);
     f->sum[BEFORE] = f->sum[LAST];
     f->sums[BEFORE] = f->sums[LAST];
     f->sum[LAST] = f->sum[SINCE];
@@ -622,6 +660,7 @@ void nb_causal_sum(struct nb_causal *f, const uint64_t names[NB_CAUSAL_NAMES], c
         return;
     s = sum_at(f, SINCE, f->sums[SINCE]);
     memcpy(s->name, names, sizeof(s->name));
+    s->explained = 0;
     s->signs = *signs;
     f->sums[SINCE]++;
 }
@@ -656,7 +695,7 @@ int nb_causal_clear(const struct nb_causal *f, uint64_t key)
 {
     const struct key *k = find_key(f, key);
 
-    return k && k->proved && k->pair[k->best].lately > CLEAR_Z;
+    return k && is_clear_key(k);
 }
 
 int nb_causal_shared(const struct nb_causal *f, uint64_t key)
@@ -691,4 +730,9 @@ struct nb_causal_state nb_causal_state(const struct nb_causal *f, uint64_t key)
         return (struct nb_causal_state){.weight_block = -1};
     p = &k->pair[k->best];
     return (struct nb_causal_state){k->best, in_deviations(p->z, p), in_deviations(p->d, p), p->met};
+}
+
+float nb_causal_explained(const struct nb_causal *f)
+{
+    return f->explained;
 }

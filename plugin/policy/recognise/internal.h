@@ -173,6 +173,10 @@ struct nb_causal_state {
 };
 struct nb_causal_state nb_causal_state(const struct nb_causal *field, uint64_t key);
 
+/* Return the share of recent sums that are explained: their key is proved, or they agreed with one change far
+ * better than all other sums of the step did. For reports and tests. */
+float nb_causal_explained(const struct nb_causal *field);
+
 /* ---- tables.c: fields of the causal test -------------------------------------------------------------- */
 
 struct nb_field {
