@@ -16,11 +16,11 @@
 #define OLD_WEIGHT 0.8f    /* an average of some five steps: profiles of two steps differ by chance */
 #define BREAK_FROM 8u      /* profiles, from which their deviation is known */
 #define BREAK_SPREADS 4.0f /* chance reaches this in one of 30,000 sums */
-#define LEAST_SPREAD \
-    0.005f              /* smaller deviations are rounding: codes have 1/16 of a binary order of magnitude */
-#define LARGEST 1000.0f /* logarithms of floats are far below */
-#define UNIT 16.0f      /* codes a binary order of magnitude */
-#define MOST_CODE 1400  /* differences of two, squared and summed over all groups, fit into 31 bits */
+/* Smaller deviations are rounding: codes have a sixteenth of a binary order of magnitude. */
+#define LEAST_SPREAD 0.005f
+#define LARGEST 1000.0f     /* logarithms of floats are far below */
+#define UNIT 16.0f          /* codes a binary order of magnitude */
+#define MOST_CODE 1400      /* differences of two, squared and summed over all groups, fit into 31 bits */
 #define LEAST_SCORE (-2.0f) /* below any correlation */
 
 void nb_tracked_buffers_init(struct nb_tracked_buffers *buffers, uint32_t cap)
