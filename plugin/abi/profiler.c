@@ -105,11 +105,8 @@ ncclResult_t nb_api_prof_init(void **context, const struct nb_prof_setting *sett
 
 static void *start_call(void *context, const struct nb_prof_coll_api *c, uint64_t tag)
 {
-    struct nb_events_call call = {.func = c->func,
-                                  .type = c->datatype,
-                                  .count = c->count,
-                                  .captured = c->graphCaptured,
-                                  .tag = tag};
+    struct nb_events_call call = {
+        .func = c->func, .type = c->datatype, .count = c->count, .captured = c->graphCaptured, .tag = tag};
 
     if (nb_events_asks_caller(context, &call)) /* NCCL reports on the calling thread */
         call.caller = nb_stack_caller();

@@ -377,14 +377,14 @@ static const struct {
     {" sp sequence seq ulysses ", "sequence"},
     {" cp context ", "context"},
     {" ep expert moe ", "expert"},
-    {" dp edp ddp data fsdp efsdp hsdp zero shard sharded sharding replica replicas replicate replicated "
-     "grad grads gradient gradients optimizer weight weights param params world ",
+    {" dp edp ddp data fsdp efsdp hsdp zero shard sharded sharding replica replicas replicate "
+     "replicated grad grads gradient gradients optimizer weight weights param params world ",
      NULL},
 };
 
 /* Copy the next word of *name in lower case, between blanks, without digits at its end and without "parallel"
- * behind it. Return false at the end of the name. A word ends at any character but a letter or digit, and before a
- * capital behind a small letter. */
+ * behind it. Return false at the end of the name. A word ends at any character but a letter or digit, and
+ * before a capital behind a small letter. */
 static bool next_word(const char **name, char *word, size_t cap)
 {
     static const char suffix[] = "parallel";

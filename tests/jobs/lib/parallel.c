@@ -128,11 +128,7 @@ static void reduce(struct fsdp *f, int i)
     if (f->replicas) {
         b.what = EXACT;
         reduce_scatter(f->comm, &b, u->g[0], u->g[1]);
-        b = (struct buffer){.type = f->grad,
-                            .n = u->n,
-                            .send = out,
-                            .recv = out,
-                            .what = u->buffer};
+        b = (struct buffer){.type = f->grad, .n = u->n, .send = out, .recv = out, .what = u->buffer};
         all_reduce(f->replicas, &b, u->g[0], u->g[1]);
     } else {
         reduce_scatter(f->comm, &b, u->g[0], u->g[1]);
@@ -205,11 +201,8 @@ void zero12_reduce(struct comm *comm, struct model *m, int group, const truth *b
     for (int b = m->units; b > 0; b -= group) {
         const int a = b > group ? b - group : 0;
         const address at = memory_take(memory, model_size(m, a, b) * 2);
-        const struct buffer bucket = {.type = ncclBfloat16,
-                                      .n = model_size(m, a, b),
-                                      .send = at,
-                                      .recv = at,
-                                      .what = buffers[a]};
+        const struct buffer bucket = {
+            .type = ncclBfloat16, .n = model_size(m, a, b), .send = at, .recv = at, .what = buffers[a]};
         for (int i = b - 1; i >= a; i--)
             model_gradient(m, i, 0);
         all_reduce(comm, &bucket, model_vector(m, a, b, OF_NODE_0, 0), model_vector(m, a, b, OF_NODE_1, 0));
