@@ -73,6 +73,13 @@ struct nb_net_conn_cfg {
     int deltas;
 };
 
+/* A part of a message. */
+struct nb_net_part {
+    void *data; /* only read where it is sent */
+    size_t size;
+    void *mhandle;
+};
+
 struct nb_net_ops {
     const char *name;
     int early; /* 1: a send tests done when the host has taken it, perhaps long before it leaves */
@@ -123,6 +130,12 @@ struct nb_net_ops {
      * message the next call of both sides fails (-EMSGSIZE). */
     int (*irecv)(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
                  void **request);
+    /* Send, or receive, a message of two parts in memory of two kinds: a head, and a body. The body goes where
+     * a receive in two parts wants it, and behind the head into a receive of irecv. A message of isend is a
+     * head alone. `test` of a receive in two parts tells the bytes of the body. NULL in the table, both or
+     * none: messages have one part. Return as isend and irecv. */
+    int (*isend_parts)(void *send_comm, const struct nb_net_part part[2], int tag, void **request);
+    int (*irecv_parts)(void *recv_comm, const struct nb_net_part part[2], int tag, void **request);
     /* Flush received data to device memory. 0 with *request == NULL means that the flush is already
      * complete. */
     int (*iflush)(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles, void **request);

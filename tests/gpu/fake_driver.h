@@ -26,6 +26,7 @@ struct fake_settings {
     int major;              /* major number of the compute capability, 0: 9 */
     int emulate;            /* 1: the kernel's own source on emulated threads, 0: a C rendering of
                                kernels.h */
+    int no_dmabuf;          /* no descriptors for GPU memory */
     unsigned lazy_us;       /* delay before a kernel begins */
     _Atomic int never;      /* a kernel never begins */
     _Atomic int stuck;      /* a kernel begins but idles until it is told to end */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of the fake driver: the kind of each address range, and the functions that make, map and free
  * memory. */
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -227,36 +228,45 @@ nb_cu_result fMemCreate(unsigned long long *handle, size_t bytes, const struct n
     created += bytes;
     pthread_mutex_unlock(&fake_lock);
     fake_count(1);
-    *handle = bytes;
+    *handle = bytes | prop->gpu_direct_rdma;
     return 0;
 }
 
 nb_cu_result fMemRelease(unsigned long long handle)
 {
     pthread_mutex_lock(&fake_lock);
-    created -= handle;
+    created -= handle & ~1ull;
     pthread_mutex_unlock(&fake_lock);
     fake_count(-1);
     CALL_IN_CONTEXT("cuMemRelease");
     return 0;
 }
 
+/* The CPU cannot reach memory that adapters are given: only kernels and adapters use it, at another address.
+ * Emulated kernels use addresses as they are. */
 nb_cu_result fMemMap(nb_cu_ptr at, size_t bytes, size_t offset, unsigned long long handle,
                      unsigned long long flags)
 {
-    (void)at;
     (void)offset;
     (void)flags;
     CALL_IN_CONTEXT("cuMemMap");
-    if (handle != bytes)
+    if ((handle & ~1ull) != bytes)
         fake_wrong("a map of another size");
+    if (handle & 1 && !fake.emulate)
+        know_as((void *)(uintptr_t)at, bytes, FAKE_DEVICE, calloc(1, bytes));
     fake_count(1);
     return 0;
 }
 
 nb_cu_result fMemUnmap(nb_cu_ptr at, size_t bytes)
 {
-    mprotect((void *)(uintptr_t)at, bytes, PROT_NONE);
+    void *p = (void *)(uintptr_t)at, *seen = fake_seen_at(p);
+
+    mprotect(p, bytes, PROT_NONE);
+    if (seen != p) {
+        forget(p);
+        free(seen);
+    }
     fake_count(-1);
     CALL_IN_CONTEXT("cuMemUnmap");
     return 0;
@@ -266,9 +276,21 @@ nb_cu_result fMemSetAccess(nb_cu_ptr at, size_t bytes, const struct nb_cu_access
 {
     void *p = (void *)(uintptr_t)at;
     CALL_IN_CONTEXT("cuMemSetAccess");
-    if (n != 1 || access->flags != NB_CU_ACCESS_READWRITE || mprotect(p, bytes, PROT_READ | PROT_WRITE))
+    if (n != 1 || access->flags != NB_CU_ACCESS_READWRITE ||
+        (fake_seen_at(p) == p && mprotect(p, bytes, PROT_READ | PROT_WRITE)))
         fake_wrong("no access");
     return 0;
+}
+
+nb_cu_result fMemGetHandleForAddressRange(void *handle, nb_cu_ptr at, size_t bytes, int type,
+                                          unsigned long long flags)
+{
+    (void)flags;
+    CALL_IN_CONTEXT("cuMemGetHandleForAddressRange");
+    if (fake.no_dmabuf || type != NB_CU_HANDLE_DMABUF || at % 4096 || bytes % 4096)
+        fake_wrong("a descriptor of other memory");
+    *(int *)handle = open("/dev/null", O_RDWR | O_CLOEXEC);
+    return *(int *)handle < 0 ? FAKE_INVALID : 0;
 }
 
 nb_cu_result fPointerGetAttribute(void *out, int attribute, nb_cu_ptr at)

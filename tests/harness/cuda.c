@@ -21,6 +21,7 @@
 #include "coll/report/report.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/driver.h"
+#include "lib/gpu_net.h"
 #include "lib/suite.h"
 #include "policy/records/records.h"
 #include "tests/gpu/emulate.h"
@@ -40,6 +41,10 @@ struct way {
     int brief;    /* fewer operations, for slow runs */
     int split;    /* NCCL's send buffer is pinned, its receive buffer in GPU memory */
     int direct;   /* NCCL's buffer is in GPU memory, and registered as GPU memory */
+    int hops;     /* messages are forwarded */
+    /* Adapters reach GPU memory, where payloads lie then. The kernels and the adapters alone can touch it
+     * (except with emulated kernels, whose addresses are the CPU's). */
+    enum { NO_ADAPTER, BY_ADDRESS, BY_DMABUF, ONE_REFUSES } adapter;
 };
 
 /* State of one node's run. */
@@ -48,6 +53,8 @@ struct stage {
     struct hx_lib *lib;
     struct hx_comm *comm;
     const struct way *way;
+    struct hx_lib *adapters; /* holds the transport with adapters in front of it */
+    struct hx_ctx ctx;       /* its */
     nb_cu_stream stream; /* NCCL's. NULL: launches go unreported */
     uint64_t *hash;      /* of results, in the node's scratch memory */
     int n;
@@ -251,6 +258,18 @@ static int all_of_it(struct stage *s)
     return weights(s);
 }
 
+static int adapters(struct stage *s)
+{
+    const struct gpu_net how = {.dmabuf = s->way->adapter == BY_DMABUF,
+                                .refuses = s->way->adapter == ONE_REFUSES && s->node->rank == 1};
+
+    s->adapters = hx_lib_static(&NB_NEWEST_NET, &NB_NEWEST_COLL, NB_NET_NEWEST);
+    HX_CHECK(hx_init(s->adapters, COMM_ID, &s->ctx) == ncclSuccess && s->ctx.coll_ok, "init");
+    gpu_net_wrap(nb_process_context(), &how);
+    nb_device_pointers(nb_process_context(), 1);
+    return 0;
+}
+
 /* Start the driver and open a communicator on it. */
 static int stage_open(struct stage *s, const struct hx_comm_cfg *cfg)
 {
@@ -265,9 +284,16 @@ static int stage_open(struct stage *s, const struct hx_comm_cfg *cfg)
         s->stream = fake_stream();
     }
     s->lib = hx_lib_static(&NB_NEWEST_NET, &NB_NEWEST_COLL, NB_NET_NEWEST);
+    if (s->way->adapter && adapters(s))
+        return 1;
     ret = hx_comm_open(s->node, s->lib, cfg, &s->comm, &at);
     HX_CHECK(ret == ncclSuccess, "bring-up failed in %s with %d", at, (int)ret);
     HX_CHECK(s->way->host || hx_log_count("I ", "device cuda") == 1, "codecs do not run on the GPU");
+    if (s->way->adapter == ONE_REFUSES && s->node->rank == 1)
+        HX_CHECK(hx_log_count("I ", "payloads stay in host memory") == 1, "no line says why");
+    else
+        HX_CHECK(hx_log_count("I ", "payloads in GPU memory") == (s->way->adapter != NO_ADAPTER),
+                 "payloads lie elsewhere");
     return 0;
 }
 
@@ -292,6 +318,13 @@ static int stage_end(struct stage *s)
 {
     if (s->stream)
         fake_stream_free(s->stream);
+    if (s->way->adapter) {
+        const bool refuses = s->way->adapter == ONE_REFUSES && s->node->rank == 1;
+        HX_CHECK(hx_finalize(s->adapters, &s->ctx) == ncclSuccess, "closing");
+        hx_lib_close(s->adapters);
+        HX_CHECK((gpu_net_sent() == 0) == refuses && (gpu_net_flushed() == 0) == refuses,
+                 "%lu payloads left GPU memory, %lu flushes", gpu_net_sent(), gpu_net_flushed());
+    }
     HX_CHECK(fake_alive() == 0, "%ld things of the driver's are left", fake_alive());
     HX_CHECK(s->way->host || fake_kernels() > 0, "no kernel ran");
     return 0;
@@ -416,6 +449,7 @@ static int play(const struct way *way, uint64_t (*hash)[MAX_OPS])
                                "NIBBLE_GPU_RESERVE_MB=0",
                                "CUDA_LAUNCH_BLOCKING",
                                "CUDA_DEVICE_MAX_CONNECTIONS",
+                               way->hops ? "NIBBLE_SCHEDULE=two-hop" : "NIBBLE_SCHEDULE",
                                NULL};
     struct hx_job job = {.name = way->name,
                          .nnodes = way->brief ? 2 : NODES,
@@ -434,7 +468,8 @@ static int play(const struct way *way, uint64_t (*hash)[MAX_OPS])
 
 static int compare(const struct way *way)
 {
-    const struct way on_the_host = {.name = "host", .host = 1, .trains = way->trains, .brief = way->brief};
+    const struct way on_the_host = {
+        .name = "host", .host = 1, .trains = way->trains, .brief = way->brief, .hops = way->hops};
     uint64_t want[NODES][MAX_OPS] = {{0}}, got[NODES][MAX_OPS] = {{0}};
     int rc = play(&on_the_host, want);
 
@@ -463,6 +498,40 @@ HX_CASE(gpu_receives, compare(&(struct way){
 HX_CASE(gpu_pointers,
         compare(&(struct way){
             .name = "gpu-pointers", .fake = {.other = FAKE_PINNED}, .resident = 1, .direct = 1}))
+
+/* Payloads lie in GPU memory: sent straight and through other nodes, registered by address and by DMA-BUF, on all
+ * nodes and on all but one. */
+HX_CASE(gpu_payloads,
+        compare(&(struct way){.name = "gpu-payloads",
+                              .fake = {.other = FAKE_PINNED, .no_dmabuf = 1},
+                              .resident = 1,
+                              .direct = 1,
+                              .adapter = BY_ADDRESS}) ||
+            compare(&(struct way){.name = "gpu-payloads-hops",
+                                  .fake = {.other = FAKE_DEVICE},
+                                  .resident = 1,
+                                  .hops = 1,
+                                  .adapter = BY_DMABUF}) ||
+            compare(&(struct way){
+                .name = "gpu-payloads-but-one", .fake = {.other = FAKE_DEVICE}, .adapter = ONE_REFUSES}))
+
+/* The CPU encodes deltas into them, too. */
+HX_CASE(gpu_payloads_no_differences,
+        compare(&(struct way){.name = "gpu-payloads-no-differences",
+                              .fake = {.other = FAKE_DEVICE, .major = NB_GPU_NO_DIFFERENCES},
+                              .adapter = BY_ADDRESS}))
+
+static int gpu_payloads_emulated(void)
+{
+#ifdef NB_TSAN
+    printf("        skipped: the emulation changes stacks, which the thread sanitizer does not follow\n");
+    return HX_SKIP;
+#endif
+    return compare(&(struct way){.name = "gpu-payloads-emulated",
+                                 .fake = {.other = FAKE_DEVICE, .emulate = 1},
+                                 .brief = 1,
+                                 .adapter = BY_ADDRESS});
+}
 
 /* The CPU encodes deltas, the kernel decodes them. */
 HX_CASE(no_differences,
@@ -606,5 +675,7 @@ static int p2p(void)
 
 HX_MAIN({"batch", batch, HX_CASE_FULL}, {"resident", resident, 0}, {"gpu-memory", gpu_memory, 0},
         {"gpu-receives", gpu_receives, 0}, {"gpu-pointers", gpu_pointers, 0},
+        {"gpu-payloads", gpu_payloads, 0}, {"gpu-payloads-no-differences", gpu_payloads_no_differences, 0},
+        {"gpu-payloads-emulated", gpu_payloads_emulated, 0},
         {"no-differences", no_differences, 0}, {"emulated", emulated, 0}, {"recognised", recognised, 0},
         {"recognised-emulated", recognised_emulated, HX_CASE_FULL}, {"stuck", stuck, 0}, {"p2p", p2p, 0})

@@ -48,11 +48,12 @@ static int append(struct nb_arena *a, nb_cu_ptr at, size_t bytes)
     return 0;
 }
 
-static int add_map(struct nb_arena *a, nb_cu_ptr at, size_t bytes, unsigned long long handle)
+/* Note memory. `whole`: it is no free block. */
+static int add_map(struct nb_arena *a, nb_cu_ptr at, size_t bytes, unsigned long long handle, bool whole)
 {
     struct nb_arena_map *map = calloc(1, sizeof(*map));
 
-    if (!map || append(a, at, bytes)) {
+    if (!map || (!whole && append(a, at, bytes))) {
         free(map);
         NB_WARN("cuda: out of memory");
         return -ENOMEM;
@@ -97,12 +98,13 @@ static void unplace(struct nb_arena *a, nb_cu_ptr at, size_t bytes, pthread_mute
 }
 
 /* Map `bytes` more bytes behind the mapped ones. `lock` is taken only for the arena's own members, never
- * across a call of the driver. NULL: held, or unnecessary. */
-static int map_more(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
+ * across a call of the driver. NULL: held, or unnecessary. whole: for one user and the adapters. */
+static int map_more(struct nb_arena *a, size_t bytes, bool whole, pthread_mutex_t *lock)
 {
     const struct nb_cuda *cu = a->cuda->cu;
     struct nb_cu_alloc_prop prop = {.type = NB_CU_ALLOC_PINNED,
-                                    .location = {NB_CU_LOCATION_DEVICE, a->cuda->device}};
+                                    .location = {NB_CU_LOCATION_DEVICE, a->cuda->device},
+                                    .gpu_direct_rdma = whole};
     struct nb_cu_access access = {.location = {NB_CU_LOCATION_DEVICE, a->cuda->device},
                                   .flags = NB_CU_ACCESS_READWRITE};
     nb_cu_ptr at = place(a, bytes, lock);
@@ -121,7 +123,7 @@ static int map_more(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
         ret = NB_CU(cu, what, MemSetAccess(at, bytes, &access, 1));
         if (!ret) {
             hold(lock);
-            ret = add_map(a, at, bytes, handle);
+            ret = add_map(a, at, bytes, handle, whole);
             let_go(lock);
         }
         if (ret)
@@ -168,7 +170,7 @@ int nb_arena_grow(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
     bytes = round_up(bytes > STEP ? bytes : STEP, a->granularity);
     ret = may_grow(a, bytes, lock);
     if (!ret)
-        ret = map_more(a, bytes, lock);
+        ret = map_more(a, bytes, false, lock);
     if (!ret) {
         hold(lock);
         a->grown++;
@@ -196,7 +198,7 @@ int nb_arena_open(struct nb_arena *a, const struct nb_cuda_context *cuda, size_t
         ret = NB_CU(cu, "memory for errors and references", MemAlloc_v2(&at, FIXED_BYTES));
         if (ret)
             return ret;
-        ret = add_map(a, at, FIXED_BYTES, 0);
+        ret = add_map(a, at, FIXED_BYTES, 0, false);
         if (ret)
             cu->MemFree_v2(at);
         return ret;
@@ -218,7 +220,7 @@ int nb_arena_open(struct nb_arena *a, const struct nb_cuda_context *cuda, size_t
         a->base = 0;
         return ret;
     }
-    return map_more(a, round_up(STEP, a->granularity), NULL);
+    return map_more(a, round_up(STEP, a->granularity), false, NULL);
 }
 
 void nb_arena_close(struct nb_arena *a)
@@ -287,6 +289,27 @@ nb_cu_ptr nb_arena_take(struct nb_arena *a, size_t bytes)
     if (!at)
         a->refused++;
     return at;
+}
+
+nb_cu_ptr nb_arena_take_whole(struct nb_arena *a, size_t bytes)
+{
+    int able = 0;
+
+    if (!a->virtual_memory || bytes > SIZE_MAX / 2 ||
+        NB_CU(a->cuda->cu, "memory for adapters",
+              DeviceGetAttribute(&able, NB_CU_ATTR_RDMA_OF_VIRTUAL_MEMORY, a->cuda->device)))
+        return 0;
+    bytes = round_up(bytes, a->granularity);
+    if (!able || may_grow(a, bytes, NULL) || map_more(a, bytes, true, NULL))
+        return 0;
+    return a->maps->at;
+}
+
+void nb_arena_give_whole(struct nb_arena *a, nb_cu_ptr at)
+{
+    for (const struct nb_arena_map *map = a->maps; map; map = map->next)
+        if (map->at == at && append(a, at, map->bytes))
+            NB_WARN("cuda: out of memory");
 }
 
 void nb_arena_give(struct nb_arena *a, nb_cu_ptr at)

@@ -168,11 +168,11 @@ static bool have_room(const struct nb_verbs_recv *r, int n)
            r->c.qp[0].free > 0;
 }
 
-int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
-                   void **request)
+/* Receive `n` messages, or one of two parts. */
+static int receive(struct nb_verbs_recv *r, int n, bool parts, void *const *data, const size_t *sizes,
+                   const int *tags, void *const *mhandles, void **request)
 {
-    struct nb_verbs_recv *r = recv_comm;
-    struct nb_verbs_cts cts = {.seq = r->seq, .n = n};
+    struct nb_verbs_cts cts = {.seq = r->seq, .n = parts ? 2 : n, .parts = parts};
     struct nb_verbs_rreq *req;
     struct nb_verbs_grant *grant;
     unsigned at;
@@ -183,7 +183,7 @@ int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, con
         return rc;
     if (n < 1 || n > NB_NET_MAX_RECVS)
         return -EINVAL;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < cts.n; i++) {
         const struct nb_verbs_mr *m = mhandles ? mhandles[i] : NULL;
 
         if (sizes[i] > 0 && (!data[i] || !m || m->hca != r->c.hca)) {
@@ -215,7 +215,7 @@ int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, con
     grant->seq = r->seq++;
     req->n = req->left = n;
     for (int i = 0; i < n; i++) {
-        grant->entry[i].cap = sizes[i];
+        grant->entry[i].cap = sizes[parts ? 1 : i];
         req->size[i] = 0;
     }
     r->outstanding += (unsigned)n;
@@ -226,6 +226,21 @@ int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, con
         return rc;
     *request = req;
     return 0;
+}
+
+int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
+                   void **request)
+{
+    return receive(recv_comm, n, false, data, sizes, tags, mhandles, request);
+}
+
+int nb_verbs_irecv_parts(void *recv_comm, const struct nb_net_part part[2], int tag, void **request)
+{
+    void *const data[2] = {part[0].data, part[1].data}, *const mhandles[2] = {part[0].mhandle, part[1].mhandle};
+    const size_t sizes[2] = {part[0].size, part[1].size};
+    const int tags[2] = {tag, tag};
+
+    return receive(recv_comm, 1, true, data, sizes, tags, mhandles, request);
 }
 
 /* Flush received data to GPU memory. The data has left the adapter, but may still be behind its completion on

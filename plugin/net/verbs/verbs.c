@@ -133,7 +133,8 @@ static int verbs_test(void *request, int *done, size_t *sizes)
         return c->err;
     *done = 1;
     if (sizes && c->is_send) {
-        sizes[0] = ((const struct nb_verbs_sreq *)request)->size;
+        sizes[0] = ((const struct nb_verbs_sreq *)request)->part[0].size +
+                   ((const struct nb_verbs_sreq *)request)->part[1].size;
     } else if (sizes) {
         const struct nb_verbs_rreq *q = request;
 
@@ -178,6 +179,8 @@ const struct nb_net_ops nb_net_verbs = {
     .dereg_mr = nb_verbs_dereg_mr,
     .isend = nb_verbs_isend,
     .irecv = nb_verbs_irecv,
+    .isend_parts = nb_verbs_isend_parts,
+    .irecv_parts = nb_verbs_irecv_parts,
     .iflush = nb_verbs_iflush,
     .test = verbs_test,
     .leave = nb_verbs_leave,
