@@ -67,8 +67,8 @@ struct nb_compared {
 };
 
 enum nb_place {
-    NB_PLACE_WIRE,  /* messages: the CPU accesses headers, transports send from it and receive into it */
-    NB_PLACE_STATE, /* residuals, references, partial sums: only the device accesses them */
+    NB_PLACE_WIRE,    /* messages: the CPU accesses headers, transports send from it and receive into it */
+    NB_PLACE_STATE,   /* residuals, references, partial sums: only the device accesses them */
     NB_PLACE_PAYLOAD, /* payloads of messages: only the device and the transport access them */
 };
 

@@ -45,6 +45,7 @@ struct nb_net_props {
     char pci_path[256]; /* "" when unknown */
     uint64_t guid;
     int mem_support; /* NB_MEM_* bits */
+    int parts;       /* 1: isend_parts takes parts from any two places */
     int speed_mbps;
     int rate_mbps; /* the rate to count on: the nominal rate, or a setting's limit; 0: unknown */
     int port;
@@ -132,8 +133,10 @@ struct nb_net_ops {
                  void **request);
     /* Send, or receive, a message of two parts in memory of two kinds: a head, and a body. The body goes where
      * a receive in two parts wants it, and behind the head into a receive of irecv. A message of isend is a
-     * head alone. `test` of a receive in two parts tells the bytes of the body. NULL in the table, both or
-     * none: messages have one part. Return as isend and irecv. */
+     * head alone. `test` of a receive in two parts tells the bytes of the body. A longer head or body than its
+     * place is an error as with irecv. Devices without `parts` in their properties send parts that lie one
+     * behind the other, and fail with others (-EOPNOTSUPP). NULL in the table, both or none: messages have one
+     * part. Return as isend and irecv. */
     int (*isend_parts)(void *send_comm, const struct nb_net_part part[2], int tag, void **request);
     int (*irecv_parts)(void *recv_comm, const struct nb_net_part part[2], int tag, void **request);
     /* Flush received data to device memory. 0 with *request == NULL means that the flush is already

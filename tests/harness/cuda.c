@@ -55,8 +55,8 @@ struct stage {
     const struct way *way;
     struct hx_lib *adapters; /* holds the transport with adapters in front of it */
     struct hx_ctx ctx;       /* its */
-    nb_cu_stream stream; /* NCCL's. NULL: launches go unreported */
-    uint64_t *hash;      /* of results, in the node's scratch memory */
+    nb_cu_stream stream;     /* NCCL's. NULL: launches go unreported */
+    uint64_t *hash;          /* of results, in the node's scratch memory */
     int n;
 };
 
@@ -676,6 +676,6 @@ static int p2p(void)
 HX_MAIN({"batch", batch, HX_CASE_FULL}, {"resident", resident, 0}, {"gpu-memory", gpu_memory, 0},
         {"gpu-receives", gpu_receives, 0}, {"gpu-pointers", gpu_pointers, 0},
         {"gpu-payloads", gpu_payloads, 0}, {"gpu-payloads-no-differences", gpu_payloads_no_differences, 0},
-        {"gpu-payloads-emulated", gpu_payloads_emulated, 0},
-        {"no-differences", no_differences, 0}, {"emulated", emulated, 0}, {"recognised", recognised, 0},
+        {"gpu-payloads-emulated", gpu_payloads_emulated, 0}, {"no-differences", no_differences, 0},
+        {"emulated", emulated, 0}, {"recognised", recognised, 0},
         {"recognised-emulated", recognised_emulated, HX_CASE_FULL}, {"stuck", stuck, 0}, {"p2p", p2p, 0})

@@ -167,7 +167,8 @@ struct ibv_qp *fake_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
     struct fqp *q = NULL;
 
     pthread_mutex_lock(&fk.lock);
-    if (init->cap.max_send_wr > (unsigned)d->max_qp_wr || init->cap.max_recv_wr > (unsigned)d->max_qp_wr) {
+    if (init->cap.max_send_wr > (unsigned)d->max_qp_wr || init->cap.max_recv_wr > (unsigned)d->max_qp_wr ||
+        init->cap.max_send_sge > (unsigned)d->max_sge || init->cap.max_recv_sge > (unsigned)d->max_sge) {
         errno = EINVAL;
     } else if (!fake_faulty("create_qp")) {
         q = calloc(1, sizeof(*q));
@@ -290,12 +291,12 @@ static bool injected(enum fake_side side, enum ibv_wc_status *status, uint32_t *
     return true;
 }
 
-static uint32_t length_of(const struct fwr *w)
+static uint32_t length_of(const struct ibv_sge *sge, int n)
 {
     uint32_t bytes = 0;
 
-    for (int i = 0; i < w->wr.num_sge; i++)
-        bytes += w->sge[i].length;
+    for (int i = 0; i < n; i++)
+        bytes += sge[i].length;
     return bytes;
 }
 
@@ -303,7 +304,8 @@ static uint32_t length_of(const struct fwr *w)
 static bool may_access(const struct fqp *q, const struct fwr *w, int access)
 {
     for (int i = 0; i < w->wr.num_sge; i++)
-        if (w->sge[i].length && !fake_find_mr(q->ibv.pd, w->sge[i].lkey, w->sge[i].addr, w->sge[i].length, access))
+        if (w->sge[i].length &&
+            !fake_find_mr(q->ibv.pd, w->sge[i].lkey, w->sge[i].addr, w->sge[i].length, access))
             return false;
     return true;
 }
@@ -324,7 +326,7 @@ static bool step(struct fqp *q)
     to = find_qp(q->peer);
     imm = w->wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
     read_back = w->wr.opcode == IBV_WR_RDMA_READ;
-    length = length_of(w);
+    length = length_of(w->sge, w->wr.num_sge);
     access = read_back ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
     if (to && !port_up(to))
         return false;
@@ -424,7 +426,7 @@ int fake_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr
                    ((wr->send_flags & IBV_SEND_INLINE) && wr->sg_list->length > q->cap.max_inline_data)) {
             fake_misused("ibv_post_send of more than was agreed");
             rc = EINVAL;
-        } else if (wr->num_sge && wr->sg_list->length > fake.device[q->device].port[q->port - 1].max_msg) {
+        } else if (length_of(wr->sg_list, wr->num_sge) > fake.device[q->device].port[q->port - 1].max_msg) {
             fake_misused("ibv_post_send of more than the port takes");
             rc = EINVAL;
         }
@@ -448,7 +450,7 @@ int fake_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr
         e->qpn = q->ibv.qp_num;
         e->opcode = wr->opcode;
         e->flags = wr->send_flags;
-        e->bytes = length_of(w);
+        e->bytes = length_of(w->sge, w->wr.num_sge);
         e->remote = wr->wr.rdma.remote_addr;
         if (q->state == IBV_QPS_ERR)
             flush(q);

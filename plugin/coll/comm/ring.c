@@ -307,8 +307,9 @@ void nb_tx_ready(struct nb_tx *tx, uint64_t number, size_t head, size_t len)
 
 void nb_tx_forward(struct nb_tx *tx, struct nb_shared *buffer)
 {
-    push(tx, &(struct nb_tx_item){
-                 .data = buffer->buf, .body = buffer->body, .shared = buffer, .mhandle = tx->forward_mhandle});
+    push(tx,
+         &(struct nb_tx_item){
+             .data = buffer->buf, .body = buffer->body, .shared = buffer, .mhandle = tx->forward_mhandle});
 }
 
 const uint8_t *nb_rx_head(struct nb_coll_comm *comm, struct nb_peer *peer, enum nb_class cls)

@@ -23,10 +23,10 @@ struct nb_peer;
 /* A buffer that several connections send. It is free when the last connection has taken it. */
 struct nb_shared {
     uint8_t *buf;
-    uint8_t *body; /* the payload. NULL: behind the header */
+    uint8_t *body;    /* the payload. NULL: behind the header */
     size_t len, head; /* bytes of the message, and of its header (CONTROL: unused) */
-    int ready; /* the buffer is complete and may be sent */
-    int left;  /* connections that still send it, and tasks that use it */
+    int ready;        /* the buffer is complete and may be sent */
+    int left;         /* connections that still send it, and tasks that use it */
     uint64_t opno, off;
 };
 
@@ -47,7 +47,7 @@ struct nb_rx {
     /* Payloads in `bodies` arrive when a flush behind their receive is done: up to then the device may not
      * see them. */
     void *flush;
-    uint64_t flushing; /* messages that it is for: all before this one */
+    uint64_t flushing;                              /* messages that it is for: all before this one */
     uint64_t posted, landed, arrived, taken, freed; /* counters. Their message buffer is counter % buffers */
     /* For rings with forwarded messages (CONTRIB, and RESULT of the column): the unit of each message buffer.
      * A message buffer is free when all connections have sent it. */

@@ -63,7 +63,7 @@ static int reached(const struct nb_coll_comm *comm)
     struct nb_net_props props;
 
     if (!comm->net->isend_parts || !comm->device->ops->dmabuf ||
-        comm->ctx->net->ops->properties(comm->ctx->net, comm->dev, &props))
+        comm->ctx->net->ops->properties(comm->ctx->net, comm->dev, &props) || !props.parts)
         return 0;
     return props.mem_support & (NB_MEM_CUDA | NB_MEM_DMABUF);
 }
@@ -74,9 +74,9 @@ static void make_payload(struct nb_coll_comm *comm, size_t buffers)
 
     s->payload_used = 0;
     s->payload_bytes = buffers * body_bytes(comm);
-    s->payload = !s->refused && reached(comm) ? comm->device->ops->alloc(
-                                                    comm->device, NB_PLACE_PAYLOAD, s->payload_bytes)
-                                              : NULL;
+    s->payload = !s->refused && reached(comm)
+                     ? comm->device->ops->alloc(comm->device, NB_PLACE_PAYLOAD, s->payload_bytes)
+                     : NULL;
 }
 
 /* Take the payloads of `buffers` message buffers. NULL: they follow their headers. */

@@ -35,7 +35,7 @@ const char *nb_verbs_link_name(int link_layer);
 /* ---- wire.c: messages
  * ------------------------------------------------------------------------------------ */
 
-#define NB_VERBS_WIRE_VERSION 1
+#define NB_VERBS_WIRE_VERSION 2
 #define NB_VERBS_MAX_QPS 128
 #define NB_VERBS_GRANTS 256 /* grants in flight on a connection, each for one receive or a group */
 
@@ -211,6 +211,7 @@ struct nb_verbs_dev {
     char pci_path[256], full_path[256];
     bool adaptive_routing;
     int mem_support;
+    bool parts; /* it sends a message from two places */
     uint32_t max_write;
 };
 

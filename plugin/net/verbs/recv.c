@@ -236,7 +236,8 @@ int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, con
 
 int nb_verbs_irecv_parts(void *recv_comm, const struct nb_net_part part[2], int tag, void **request)
 {
-    void *const data[2] = {part[0].data, part[1].data}, *const mhandles[2] = {part[0].mhandle, part[1].mhandle};
+    void *const data[2] = {part[0].data, part[1].data}, *const mhandles[2] = {part[0].mhandle,
+                                                                              part[1].mhandle};
     const size_t sizes[2] = {part[0].size, part[1].size};
     const int tags[2] = {tag, tag};
 

@@ -91,11 +91,18 @@ struct cut {
     size_t head;   /* bytes that go to a place of their own, ahead of the first piece */
 };
 
-static unsigned piece_requests(const struct nb_verbs_send *s, const struct cut *c, unsigned piece, size_t bytes)
+/* Return the number of writes of so many bytes. */
+static size_t writes(const struct nb_verbs_send *s, size_t bytes)
 {
-    size_t n = (bytes + s->c.dev->max_write - 1) / s->c.dev->max_write;
+    return (bytes + s->c.dev->max_write - 1) / s->c.dev->max_write;
+}
 
-    return (unsigned)((n > 0 ? n : 1) + (c->in_table ? 1 : 0) + (c->head && piece == 0 ? 1 : 0));
+static unsigned piece_requests(const struct nb_verbs_send *s, const struct cut *c, unsigned piece,
+                               size_t bytes)
+{
+    size_t n = writes(s, bytes);
+
+    return (unsigned)((n > 0 ? n : 1) + (c->in_table ? 1 : 0) + (piece == 0 ? writes(s, c->head) : 0));
 }
 
 /* Cut `size` bytes behind a head that goes to a place of its own. */
@@ -136,6 +143,13 @@ static size_t size_of(const struct nb_verbs_sreq *req)
     return req->part[0].size + req->part[1].size;
 }
 
+/* Return whether one place holds both parts. */
+static bool adjoin(const struct nb_verbs_piece part[2])
+{
+    return !part[0].size || !part[1].size ||
+           (part[0].data + part[0].size == part[1].data && part[0].lkey == part[1].lkey);
+}
+
 /* List where `bytes` bytes from byte `at` of the message on lie. Return the number of places. */
 static int gather(const struct nb_verbs_sreq *req, size_t at, size_t bytes, struct ibv_sge sge[2])
 {
@@ -146,7 +160,9 @@ static int gather(const struct nb_verbs_sreq *req, size_t at, size_t bytes, stru
         const size_t skip = at < p->size ? at : p->size;
         const size_t take = bytes < p->size - skip ? bytes : p->size - skip;
 
-        if (take)
+        if (take && n && adjoin(req->part))
+            sge[0].length += (uint32_t)take;
+        else if (take)
             sge[n++] = (struct ibv_sge){
                 .addr = (uint64_t)(uintptr_t)p->data + skip, .length = (uint32_t)take, .lkey = p->lkey};
         at -= skip;
@@ -162,6 +178,7 @@ static int post_piece(struct nb_verbs_send *s, const struct nb_verbs_sreq *req,
 {
     unsigned k = (cut->first_qp + piece) % (unsigned)s->c.nqps, n = 0, total;
     size_t at = cut->chunk * piece, left = piece_bytes(cut, size_of(req) - cut->head, piece);
+    size_t headed = piece == 0 ? 0 : cut->head; /* bytes of the head that are posted */
     struct nb_verbs_qp *q = &s->c.qp[k];
     struct ibv_send_wr wr[WR_BATCH];
     struct ibv_sge sge[WR_BATCH][2];
@@ -169,8 +186,9 @@ static int post_piece(struct nb_verbs_send *s, const struct nb_verbs_sreq *req,
 
     total = piece_requests(s, cut, piece, left);
     for (unsigned i = 0; i < total; i++) {
-        bool last = i + 1 == total, record = last && cut->in_table, head = cut->head && piece == 0 && i == 0;
-        size_t bytes = left < s->c.dev->max_write ? left : s->c.dev->max_write;
+        bool last = i + 1 == total, record = last && cut->in_table, head = headed < cut->head;
+        size_t rest = head ? cut->head - headed : left;
+        size_t bytes = rest < s->c.dev->max_write ? rest : s->c.dev->max_write;
 
         memset(&wr[n], 0, sizeof(wr[n]));
         wr[n].opcode = last ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
@@ -184,10 +202,12 @@ static int post_piece(struct nb_verbs_send *s, const struct nb_verbs_sreq *req,
             wr[n].num_sge = piece == 0;
             s->c.wire += piece == 0 ? sizeof(uint64_t) : 0;
         } else if (head) {
-            wr[n].wr.rdma.remote_addr = head_to->addr;
+            /* The completion of the immediate behind it on this queue pair shows that it is there. */
+            wr[n].wr.rdma.remote_addr = head_to->addr + headed;
             wr[n].wr.rdma.rkey = head_to->rkey;
-            wr[n].num_sge = gather(req, 0, cut->head, sge[n]);
-            s->c.wire += cut->head;
+            wr[n].num_sge = gather(req, headed, bytes, sge[n]);
+            headed += bytes;
+            s->c.wire += bytes;
         } else {
             wr[n].wr.rdma.remote_addr = to->addr + at;
             wr[n].wr.rdma.rkey = to->rkey;
@@ -353,6 +373,7 @@ int nb_verbs_isend_parts(void *send_comm, const struct nb_net_part part[2], int 
 {
     struct nb_verbs_send *s = send_comm;
     const size_t size = part[0].size + part[1].size;
+    struct nb_verbs_piece parts[2];
     struct nb_verbs_sreq *req;
     int rc = nb_verbs_check(&s->c);
 
@@ -373,6 +394,15 @@ int nb_verbs_isend_parts(void *send_comm, const struct nb_net_part part[2], int 
                 s->c.dev->name, size, s->c.send_depth - 1, s->c.dev->max_write);
         return -EMSGSIZE;
     }
+    for (int i = 0; i < 2; i++) {
+        const struct nb_verbs_mr *m = part[i].mhandle;
+
+        parts[i] = (struct nb_verbs_piece){part[i].data, part[i].size, m ? m->mr->lkey : 0};
+    }
+    if (!s->c.dev->parts && !adjoin(parts)) {
+        NB_WARN("verbs: %s: the adapter cannot send a message from two places", s->c.dev->name);
+        return -EOPNOTSUPP;
+    }
     req = nb_net_req_get(&s->c.reqs);
     if (!req) {
         nb_verbs_progress(&s->c);
@@ -380,11 +410,7 @@ int nb_verbs_isend_parts(void *send_comm, const struct nb_net_part part[2], int 
     }
     req->posted = false;
     req->next = NULL;
-    for (int i = 0; i < 2; i++) {
-        const struct nb_verbs_mr *m = part[i].mhandle;
-
-        req->part[i] = (struct nb_verbs_piece){part[i].data, part[i].size, m ? m->mr->lkey : 0};
-    }
+    memcpy(req->part, parts, sizeof(parts));
     req->tag = tag;
     req->left = 0;
     *s->queue_end = req;

@@ -108,6 +108,7 @@ static int verbs_properties(struct nb_net *net, int dev, struct nb_net_props *pr
     snprintf(props->pci_path, sizeof(props->pci_path), "%s", d->pci_path);
     props->guid = d->hca->attr.sys_image_guid;
     props->mem_support = d->mem_support;
+    props->parts = d->parts;
     props->speed_mbps = props->rate_mbps = d->speed_mbps;
     props->port = d->port + d->real_port;
     props->max_comms = d->hca->attr.max_qp;

@@ -144,7 +144,7 @@ int nb_verbs_cts_get(const uint8_t *b, struct nb_verbs_cts *c)
     c->seq = nb_get32(b);
     c->n = (int)nb_get32(b + 4);
     c->parts = nb_get32(b + 8) == 1;
-    if (c->n < 1 || c->n > NB_NET_MAX_RECVS || (c->parts && c->n != 2))
+    if (c->n < 1 || c->n > NB_NET_MAX_RECVS || nb_get32(b + 8) > 1 || (c->parts && c->n != 2))
         return -EPROTO;
     for (int i = 0; i < c->n; i++) {
         const uint8_t *e = b + NB_VERBS_GRANT_USED(i);

@@ -188,6 +188,7 @@ static int properties(struct nb_net *net, int dev, struct nb_net_props *props)
 {
     int ret = under->properties(net, dev, props);
 
+    props->parts = 1;
     props->mem_support |= how.dmabuf ? NB_MEM_DMABUF : NB_MEM_CUDA;
     return ret;
 }
