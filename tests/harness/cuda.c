@@ -44,7 +44,7 @@ struct way {
     int hops;     /* messages are forwarded */
     /* Adapters reach GPU memory, where payloads lie then. The kernels and the adapters alone can touch it
      * (except with emulated kernels, whose addresses are the CPU's). */
-    enum { NO_ADAPTER, BY_ADDRESS, BY_DMABUF, ONE_REFUSES } adapter;
+    enum { NO_ADAPTER, BY_ADDRESS, BY_DMABUF, FALLS_BACK, ONE_REFUSES } adapter;
 };
 
 /* State of one node's run. */
@@ -261,6 +261,7 @@ static int all_of_it(struct stage *s)
 static int adapters(struct stage *s)
 {
     const struct gpu_net how = {.dmabuf = s->way->adapter == BY_DMABUF,
+                                .falls_back = s->way->adapter == FALLS_BACK,
                                 .refuses = s->way->adapter == ONE_REFUSES && s->node->rank == 1};
 
     s->adapters = hx_lib_static(&NB_NEWEST_NET, &NB_NEWEST_COLL, NB_NET_NEWEST);
@@ -322,6 +323,7 @@ static int stage_end(struct stage *s)
         const bool refuses = s->way->adapter == ONE_REFUSES && s->node->rank == 1;
         HX_CHECK(hx_finalize(s->adapters, &s->ctx) == ncclSuccess, "closing");
         hx_lib_close(s->adapters);
+        HX_CHECK(gpu_net_registered() == 0, "%d registrations are left", gpu_net_registered());
         HX_CHECK((gpu_net_sent() == 0) == refuses && (gpu_net_flushed() == 0) == refuses,
                  "%lu payloads left GPU memory, %lu flushes", gpu_net_sent(), gpu_net_flushed());
     }
@@ -499,8 +501,8 @@ HX_CASE(gpu_pointers,
         compare(&(struct way){
             .name = "gpu-pointers", .fake = {.other = FAKE_PINNED}, .resident = 1, .direct = 1}))
 
-/* Payloads lie in GPU memory: sent straight and through other nodes, registered by address and by DMA-BUF, on all
- * nodes and on all but one. */
+/* Payloads lie in GPU memory: sent straight and through other nodes, registered by address and by DMA-BUF, by
+ * address because DMA-BUF fails, on all nodes and on all but one. */
 HX_CASE(gpu_payloads,
         compare(&(struct way){.name = "gpu-payloads",
                               .fake = {.other = FAKE_PINNED, .no_dmabuf = 1},
@@ -512,6 +514,10 @@ HX_CASE(gpu_payloads,
                                   .resident = 1,
                                   .hops = 1,
                                   .adapter = BY_DMABUF}) ||
+            compare(&(struct way){.name = "gpu-payloads-fall-back",
+                                  .fake = {.other = FAKE_DEVICE},
+                                  .brief = 1,
+                                  .adapter = FALLS_BACK}) ||
             compare(&(struct way){
                 .name = "gpu-payloads-but-one", .fake = {.other = FAKE_DEVICE}, .adapter = ONE_REFUSES}))
 

@@ -100,16 +100,10 @@ static int register_payload(struct nb_coll_comm *comm, void *conn, int fd, void 
                    : comm->net->reg_mr(conn, s->payload, s->payload_bytes, NB_MEM_CUDA, mhandle);
 }
 
-static int register_payloads(struct nb_coll_comm *comm)
+static int register_with_all(struct nb_coll_comm *comm, int fd)
 {
-    struct nb_staging *s = &comm->flow->staging;
-    const int kinds = reached(comm);
-    int ret = 0, fd = -1;
+    int ret = 0;
 
-    if (kinds & NB_MEM_DMABUF && comm->net->reg_mr_dmabuf)
-        fd = comm->device->ops->dmabuf(comm->device, s->payload, s->payload_bytes);
-    if (fd < 0 && !(kinds & NB_MEM_CUDA))
-        return fd;
     for (int i = 0; i < comm->nneighbors && !ret; i++) {
         for (int c = 0; c < NB_CLASS_CONTROL && !ret; c++) {
             struct nb_tx *tx = &comm->neighbors[i]->tx[c];
@@ -119,8 +113,6 @@ static int register_payloads(struct nb_coll_comm *comm)
                 ret = register_payload(comm, tx->conn, fd, &tx->body_mhandle);
         }
     }
-    if (fd >= 0)
-        close(fd);
     return ret;
 }
 
@@ -137,6 +129,24 @@ static void unregister_payloads(struct nb_coll_comm *comm)
             rx->body_mhandle = tx->body_mhandle = NULL;
         }
     }
+}
+
+/* Register by DMA-BUF, and where that fails by address. */
+static int register_payloads(struct nb_coll_comm *comm)
+{
+    struct nb_staging *s = &comm->flow->staging;
+    const int kinds = reached(comm);
+    int ret = -ENOTSUP, fd;
+
+    if (kinds & NB_MEM_DMABUF && comm->net->reg_mr_dmabuf) {
+        fd = comm->device->ops->dmabuf(comm->device, s->payload, s->payload_bytes);
+        ret = fd < 0 ? fd : register_with_all(comm, fd);
+        if (fd >= 0)
+            close(fd);
+        if (ret)
+            unregister_payloads(comm);
+    }
+    return ret && kinds & NB_MEM_CUDA ? register_with_all(comm, -1) : ret;
 }
 
 bool nb_staging_on_device(const struct nb_coll_comm *comm)

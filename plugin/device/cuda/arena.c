@@ -58,7 +58,7 @@ static int add_map(struct nb_arena *a, nb_cu_ptr at, size_t bytes, unsigned long
         NB_WARN("cuda: out of memory");
         return -ENOMEM;
     }
-    *map = (struct nb_arena_map){.at = at, .bytes = bytes, .handle = handle, .next = a->maps};
+    *map = (struct nb_arena_map){.at = at, .bytes = bytes, .handle = handle, .whole = whole, .next = a->maps};
     a->maps = map;
     a->mapped += bytes;
     return 0;
@@ -291,6 +291,26 @@ nb_cu_ptr nb_arena_take(struct nb_arena *a, size_t bytes)
     return at;
 }
 
+/* Take [at, at + bytes) out of the blocks where all of it is free: a communicator that has closed had it. */
+static bool carve(struct nb_arena *a, nb_cu_ptr at, size_t bytes)
+{
+    for (struct nb_arena_block **p = &a->blocks, *b; (b = *p); p = &b->next) {
+        const nb_cu_ptr end = b->at + b->bytes;
+
+        if (b->used || b->at > at || end < at + bytes)
+            continue;
+        if (end > at + bytes && append(a, at + bytes, end - at - bytes))
+            return false;
+        b->bytes = at - b->at;
+        if (!b->bytes) {
+            *p = b->next;
+            free(b);
+        }
+        return true;
+    }
+    return false;
+}
+
 nb_cu_ptr nb_arena_take_whole(struct nb_arena *a, size_t bytes)
 {
     int able = 0;
@@ -300,6 +320,9 @@ nb_cu_ptr nb_arena_take_whole(struct nb_arena *a, size_t bytes)
               DeviceGetAttribute(&able, NB_CU_ATTR_RDMA_OF_VIRTUAL_MEMORY, a->cuda->device)))
         return 0;
     bytes = round_up(bytes, a->granularity);
+    for (const struct nb_arena_map *map = a->maps; map; map = map->next)
+        if (map->whole && map->bytes >= bytes && carve(a, map->at, map->bytes))
+            return map->at;
     if (!able || may_grow(a, bytes, NULL) || map_more(a, bytes, true, NULL))
         return 0;
     return a->maps->at;

@@ -31,7 +31,7 @@ static struct gpu_net how;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct request request[REQUESTS];
 static unsigned long sent, flushed;
-static int registered; /* its address is the handle of GPU memory */
+static int registered; /* registrations now. Its address is the handle of GPU memory */
 
 static struct request *get(enum kind kind, void *conn, size_t size)
 {
@@ -189,7 +189,9 @@ static int properties(struct nb_net *net, int dev, struct nb_net_props *props)
     int ret = under->properties(net, dev, props);
 
     props->parts = 1;
-    props->mem_support |= how.dmabuf ? NB_MEM_DMABUF : NB_MEM_CUDA;
+    props->mem_support |= how.falls_back ? NB_MEM_DMABUF | NB_MEM_CUDA
+                          : how.dmabuf   ? NB_MEM_DMABUF
+                                         : NB_MEM_CUDA;
     return ret;
 }
 
@@ -201,6 +203,7 @@ static int reg_mr(void *conn, void *data, size_t size, enum nb_mem type, void **
     if (how.refuses || how.dmabuf)
         return -EIO;
     *mhandle = &registered;
+    __atomic_add_fetch(&registered, 1, __ATOMIC_RELAXED);
     return 0;
 }
 
@@ -211,15 +214,21 @@ static int reg_mr_dmabuf(void *conn, void *data, size_t size, enum nb_mem type, 
     (void)data;
     (void)size;
     *mhandle = NULL;
-    if (how.refuses || !how.dmabuf || type != NB_MEM_CUDA || offset || fd < 0)
+    if (type != NB_MEM_CUDA || offset || fd < 0)
+        abort();
+    if (how.refuses || (how.falls_back ? gpu_net_registered() == 2 : !how.dmabuf))
         return -EIO;
     *mhandle = &registered;
+    __atomic_add_fetch(&registered, 1, __ATOMIC_RELAXED);
     return 0;
 }
 
 static int dereg_mr(void *conn, void *mhandle)
 {
-    return mhandle == &registered ? 0 : under->dereg_mr(conn, mhandle);
+    if (mhandle != &registered)
+        return under->dereg_mr(conn, mhandle);
+    __atomic_sub_fetch(&registered, 1, __ATOMIC_RELAXED);
+    return 0;
 }
 
 void gpu_net_wrap(struct nb_context *ctx, const struct gpu_net *wanted)
@@ -248,4 +257,9 @@ unsigned long gpu_net_sent(void)
 unsigned long gpu_net_flushed(void)
 {
     return __atomic_load_n(&flushed, __ATOMIC_RELAXED);
+}
+
+int gpu_net_registered(void)
+{
+    return __atomic_load_n(&registered, __ATOMIC_RELAXED);
 }
