@@ -131,12 +131,12 @@ struct nb_net_ops {
      * message the next call of both sides fails (-EMSGSIZE). */
     int (*irecv)(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
                  void **request);
-    /* Send, or receive, a message of two parts in memory of two kinds: a head, and a body. The body goes where
-     * a receive in two parts wants it, and behind the head into a receive of irecv. A message of isend is a
-     * head alone. `test` of a receive in two parts tells the bytes of the body. A longer head or body than its
-     * place is an error as with irecv. Devices without `parts` in their properties send parts that lie one
-     * behind the other, and fail with others (-EOPNOTSUPP). NULL in the table, both or none: messages have one
-     * part. Return as isend and irecv. */
+    /* Send, or receive, a message of two parts in memory of two kinds: a head, and a body. The body goes
+     * where a receive in two parts wants it, and behind the head into a receive of irecv. A message of
+     * isend is a head alone. `test` of a receive in two parts tells the bytes of the body. A longer head
+     * or body than its place is an error as with irecv. Devices without `parts` in their properties send
+     * parts that lie one behind the other, and fail with others (-EOPNOTSUPP). NULL in the table, both or
+     * none: messages have one part. Return as isend and irecv. */
     int (*isend_parts)(void *send_comm, const struct nb_net_part part[2], int tag, void **request);
     int (*irecv_parts)(void *recv_comm, const struct nb_net_part part[2], int tag, void **request);
     /* Flush received data to device memory. 0 with *request == NULL means that the flush is already

@@ -136,8 +136,8 @@ static void check_message(struct place *at, enum shape shape, bool plain_sender,
     }
 }
 
-/* Each shape of a sender meets each shape of a receiver. Parts are there when the receive tests done, although
- * the send may be in flight still. */
+/* Each shape of a sender meets each shape of a receiver. Parts are there when the receive tests done,
+ * although the send may be in flight still. */
 START_TEST(parts_meet)
 {
     static const size_t heads[] = {0, 1, 37, 96}, bodies[] = {0, 1, 127, 4096, 300001, BODY_MOST - 1};

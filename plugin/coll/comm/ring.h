@@ -5,7 +5,8 @@
  * thread.
  *
  * A message has a header and a payload. They lie one behind the other, or, where payloads lie in the device's
- * memory (flow/staging.c), headers in `mem` and payloads in `bodies`. The two ends of a connection may differ.
+ * memory (flow/staging.c), headers in `mem` and payloads in `bodies`. The two ends of a connection may
+ * differ.
  */
 #ifndef NIBBLE_COLL_COMM_RING_H
 #define NIBBLE_COLL_COMM_RING_H

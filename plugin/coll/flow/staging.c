@@ -4,8 +4,8 @@
  *
  * Payloads lie in the device's memory where the transport reaches that memory and carries messages in two
  * parts, and the device has memory for them (device/device.h). Headers stay in host memory. Otherwise, and
- * where registration fails, payloads follow their headers. Each node decides for itself: a message is the same
- * bytes in either place. CONTROL messages always lie in host memory, with the raw bytes that some carry.
+ * where registration fails, payloads follow their headers. Each node decides for itself: a message is the
+ * same bytes in either place. CONTROL messages always lie in host memory, with the raw bytes that some carry.
  */
 #include <errno.h>
 #include <stdlib.h>

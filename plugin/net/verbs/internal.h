@@ -85,8 +85,8 @@ void nb_verbs_control_put(uint8_t bytes[NB_VERBS_CONTROL_BYTES], const struct nb
 int nb_verbs_control_get(const uint8_t bytes[NB_VERBS_CONTROL_BYTES], struct nb_verbs_control *c);
 
 /* A grant, that is an entry of the clear-to-send table: 0 seq u32, 4 n u32, 8 parts u32 (1: both entries are
- * for one message, its head and its body), 12 zero u32, then n times 0 address u64, 8 size u64, 16 rkey u32, 20
- * tag i32. */
+ * for one message, its head and its body), 12 zero u32, then n times 0 address u64, 8 size u64, 16 rkey
+ * u32, 20 tag i32. */
 #define NB_VERBS_GRANT_BYTES 256
 #define NB_VERBS_ENTRY_BYTES 24
 #define NB_VERBS_GRANT_USED(n) (16 + (size_t)(n)*NB_VERBS_ENTRY_BYTES)

@@ -15,9 +15,9 @@
  * By RDMA, on queue pair 0 of the receiver: a grant, written into the clear-to-send table in the sender's
  * memory by WRITE with immediate. The immediate wakes a sender that sleeps.
  *
- * By RDMA, on all queue pairs of the sender: a message's bytes, by WRITE, in one piece a queue pair. Where the
- * grant has two parts the head goes first, by a WRITE of its own on the first piece's queue pair. Each piece
- * ends with an immediate. The length of the message is the sum of its pieces' completions. Adaptive
+ * By RDMA, on all queue pairs of the sender: a message's bytes, by WRITE, in one piece a queue pair. Where
+ * the grant has two parts the head goes first, by a WRITE of its own on the first piece's queue pair. Each
+ * piece ends with an immediate. The length of the message is the sum of its pieces' completions. Adaptive
  * routing and very large messages write pieces without immediate first. Then the first piece's immediate
  * write puts the length into the receiver's table of lengths.
  */
