@@ -140,7 +140,7 @@ struct nb_net_ops {
     int (*isend_parts)(void *send_comm, const struct nb_net_part part[2], int tag, void **request);
     int (*irecv_parts)(void *recv_comm, const struct nb_net_part part[2], int tag, void **request);
     /* Flush received data to device memory. 0 with *request == NULL means that the flush is already
-     * complete. */
+     * complete. The peer's end (-ECONNRESET) neither prevents a flush nor ends one in flight. */
     int (*iflush)(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles, void **request);
     /* Test a request. When it is *done, fill n entries of `sizes` (1 for a send) unless `sizes` is NULL, and
      * free the request. */

@@ -279,6 +279,8 @@ struct nb_verbs_direction {
     void (*push)(struct nb_verbs_comm *c);
     /* Return whether there are requests that only the peer can complete. */
     bool (*needs_peer)(const struct nb_verbs_comm *c);
+    /* Return whether there are flushes, which need this node's adapter only. NULL: sending. */
+    bool (*flushes)(const struct nb_verbs_comm *c);
     /* Complete the requests of all messages: the peer has received them although their acknowledgements are
      * missing. NULL: receiving. */
     void (*all_received)(struct nb_verbs_comm *c);
@@ -309,7 +311,8 @@ struct nb_verbs_comm {
     int fd; /* the socket to the peer; -1 when closed */
     uint8_t heard[NB_VERBS_CONTROL_BYTES];
     unsigned received_bytes;
-    bool eof, fin; /* the peer has closed; it has closed in order */
+    bool eof, fin;     /* the peer has closed; it has closed in order */
+    bool flush_failed; /* after that */
     uint64_t fin_count;
     int64_t eof_ms;
     int unfinished, done_untested; /* requests in these states */
@@ -395,6 +398,12 @@ bool nb_verbs_progress(struct nb_verbs_comm *c);
 /* Check the connection before a request is queued. Return 0, the connection's error, or -ECONNRESET when the
  * peer has closed. */
 int nb_verbs_check(struct nb_verbs_comm *c);
+/* Return whether the connection's error is that its peer has ended, in order or not. Flushes go on then, as
+ * long as none fails. */
+static inline bool nb_verbs_may_flush(const struct nb_verbs_comm *c)
+{
+    return c->err == -ECONNRESET && !c->flush_failed;
+}
 /* As in struct nb_net_ops. */
 int nb_verbs_poll_fds(void *comm, int is_send, struct pollfd *fds, int max);
 

@@ -85,7 +85,13 @@ static bool needs_peer(const struct nb_verbs_comm *c)
     return ((const struct nb_verbs_recv *)c)->grants_out > 0;
 }
 
-static const struct nb_verbs_direction receiving = {.completion = completion, .needs_peer = needs_peer};
+static bool flushes(const struct nb_verbs_comm *c)
+{
+    return (unsigned)c->unfinished > ((const struct nb_verbs_recv *)c)->grants_out;
+}
+
+static const struct nb_verbs_direction receiving = {
+    .completion = completion, .needs_peer = needs_peer, .flushes = flushes};
 
 /* ---- making ---- */
 
@@ -246,7 +252,7 @@ int nb_verbs_irecv_parts(void *recv_comm, const struct nb_net_part part[2], int 
 
 /* Flush received data to GPU memory. The data has left the adapter, but may still be behind its completion on
  * the way to the GPU. Reading a byte of it back through the adapter pushes it there. The last non-empty
- * buffer stands for all. */
+ * buffer stands for all. The peer has no part in it, and its end does not prevent it. */
 int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles, void **request)
 {
     struct nb_verbs_recv *r = recv_comm;
@@ -255,12 +261,10 @@ int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, vo
     struct nb_verbs_rreq *req;
     struct ibv_send_wr wr;
     struct ibv_sge sge;
-    int last = -1, rc = r->c.err;
+    int last = -1, rc = r->c.fin ? r->c.err : nb_verbs_check(&r->c);
 
     *request = NULL;
-    if (!r->c.fin) /* received data can be flushed after the peer's FIN, too */
-        rc = nb_verbs_check(&r->c);
-    if (rc)
+    if (rc && !nb_verbs_may_flush(&r->c))
         return rc;
     for (int i = 0; i < n; i++) {
         m = mhandles ? mhandles[i] : NULL;
@@ -272,12 +276,10 @@ int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, vo
     m = mhandles[last];
     /* A flush cannot be tried again later, so wait for room. Reads of this very adapter take microseconds. */
     for (int64_t end = nb_clock_ms(clock) + 1000;
-         r->flush.free == 0 && !r->c.err && nb_clock_ms(clock) < end;)
+         r->flush.free == 0 && (!r->c.err || nb_verbs_may_flush(&r->c)) && nb_clock_ms(clock) < end;)
         nb_verbs_progress(&r->c);
-    req = r->flush.free > 0 && !r->c.err ? nb_net_req_get(&r->c.reqs) : NULL;
+    req = r->flush.free > 0 && (!r->c.err || nb_verbs_may_flush(&r->c)) ? nb_net_req_get(&r->c.reqs) : NULL;
     if (!req) {
-        if (r->c.err)
-            return r->c.err;
         nb_verbs_fail(&r->c, -ETIMEDOUT, "flushes do not complete");
         return r->c.err;
     }
