@@ -235,7 +235,7 @@ int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx
     while (rx->freed < rx->taken && !rx->held[rx->freed % rx->buffers] &&
            (!rx->shared || rx->shared[rx->freed % rx->buffers].left == 0))
         rx->freed++;
-    while (rx->posted - rx->freed < rx->buffers && rx->posted - rx->arrived < rx->window) {
+    while (rx->posted - rx->freed < rx->buffers && rx->posted - rx->landed < rx->window) {
         unsigned at = (unsigned)(rx->posted % rx->buffers);
         void *data = rx->mem + at * rx->buffer_bytes, *mh = rx->mhandle;
         size_t size = rx->buffer_bytes;
@@ -249,7 +249,9 @@ int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx
         else
             ret = comm->net->irecv(rx->conn, 1, &data, &size, &tag, &mh, &rx->req[at]);
         if (ret) { /* the transport read up to the connection's end for the receives posted before */
-            (void)harvest(comm, rx);
+            const int last = harvest(comm, rx);
+            if (last >= 0 && rx->arrived < rx->landed) /* a flush first. The error comes again */
+                return moved | last;
             return rx_error(comm, peer, rx, ret);
         }
         if (!rx->req[at])
