@@ -2,8 +2,9 @@
 /*
  * GPU memory of nibble's own: residuals, references, sums, the kernel's workspaces.
  *
- * Threads: one at a time (the lock of struct nb_gpu, which nb_arena_grow takes by itself), with the context
- * entered. nb_arena_cut and nb_arena_give need no context.
+ * Threads: one at a time (the lock of struct nb_gpu, which nb_arena_grow and nb_arena_take_whole take by
+ * themselves), with the context entered. nb_arena_cut, nb_arena_give and nb_arena_give_whole need no
+ * context.
  *
  * Addresses for all of the GPU's memory are reserved once. Physical memory is mapped behind them on demand,
  * by NCCL's thread at connect and later by the driver thread (thread.c). Mapping neither waits for the GPU
@@ -97,9 +98,9 @@ static void unplace(struct nb_arena *a, nb_cu_ptr at, size_t bytes, pthread_mute
     let_go(lock);
 }
 
-/* Map `bytes` more bytes behind the mapped ones. `lock` is taken only for the arena's own members, never
- * across a call of the driver. NULL: held, or unnecessary. whole: for one user and the adapters. */
-static int map_more(struct nb_arena *a, size_t bytes, bool whole, pthread_mutex_t *lock)
+/* Map `bytes` more bytes behind the mapped ones, at *out. `lock` is taken only for the arena's own members,
+ * never across a call of the driver. NULL: held, or unnecessary. whole: for one user and the adapters. */
+static int map_more(struct nb_arena *a, size_t bytes, bool whole, pthread_mutex_t *lock, nb_cu_ptr *out)
 {
     const struct nb_cuda *cu = a->cuda->cu;
     struct nb_cu_alloc_prop prop = {.type = NB_CU_ALLOC_PINNED,
@@ -133,11 +134,13 @@ static int map_more(struct nb_arena *a, size_t bytes, bool whole, pthread_mutex_
         cu->MemRelease(handle);
         unplace(a, at, bytes, lock);
     }
+    *out = at;
     return ret;
 }
 
-/* Return 0 when the arena may take `bytes` more and leave the job its reserve. */
-static int may_grow(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
+/* Return 0 when the arena may take `bytes` more and leave the job its reserve. Log the first refusal of
+ * memory for errors and references, and each of memory for payloads (`whole`). */
+static int may_grow(struct nb_arena *a, size_t bytes, bool whole, pthread_mutex_t *lock)
 {
     size_t left = 0, all = 0;
     bool full, first;
@@ -146,16 +149,16 @@ static int may_grow(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
         return -EIO;
     hold(lock);
     full = bytes > a->reserved - a->placed || left < a->keep || left - a->keep < bytes;
-    first = full && !a->told_full;
-    a->told_full |= full;
+    first = full && (whole || !a->told_full);
+    a->told_full |= full && !whole;
     let_go(lock);
     if (full) {
         if (first)
-            NB_INFO(
-                NCCL_NET,
-                "cuda: GPU %d: no %zu MiB more for errors and references: %zu MiB are left, of which the job "
-                "keeps %zu (NIBBLE_GPU_RESERVE_MB)",
-                a->cuda->ordinal, bytes >> 20, left >> 20, a->keep >> 20);
+            NB_INFO(NCCL_NET,
+                    "cuda: GPU %d: no %zu MiB more for %s: %zu MiB are left, of which the job "
+                    "keeps %zu (NIBBLE_GPU_RESERVE_MB)",
+                    a->cuda->ordinal, bytes >> 20, whole ? "payloads of messages" : "errors and references",
+                    left >> 20, a->keep >> 20);
         return -ENOMEM;
     }
     return 0;
@@ -163,14 +166,15 @@ static int may_grow(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
 
 int nb_arena_grow(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
 {
+    nb_cu_ptr at;
     int ret;
 
     if (!a->virtual_memory)
         return -ENOMEM;
     bytes = round_up(bytes > STEP ? bytes : STEP, a->granularity);
-    ret = may_grow(a, bytes, lock);
+    ret = may_grow(a, bytes, false, lock);
     if (!ret)
-        ret = map_more(a, bytes, false, lock);
+        ret = map_more(a, bytes, false, lock, &at);
     if (!ret) {
         hold(lock);
         a->grown++;
@@ -220,7 +224,7 @@ int nb_arena_open(struct nb_arena *a, const struct nb_cuda_context *cuda, size_t
         a->base = 0;
         return ret;
     }
-    return map_more(a, round_up(STEP, a->granularity), false, NULL);
+    return map_more(a, round_up(STEP, a->granularity), false, NULL, &at);
 }
 
 void nb_arena_close(struct nb_arena *a)
@@ -311,21 +315,35 @@ static bool carve(struct nb_arena *a, nb_cu_ptr at, size_t bytes)
     return false;
 }
 
-nb_cu_ptr nb_arena_take_whole(struct nb_arena *a, size_t bytes)
+/* Return whether adapters can be given memory of the arena. Log why not. */
+static bool is_for_adapters(const struct nb_arena *a)
 {
     int able = 0;
 
-    if (!a->virtual_memory || bytes > SIZE_MAX / 2 ||
+    if (a->virtual_memory &&
         NB_CU(a->cuda->cu, "memory for adapters",
               DeviceGetAttribute(&able, NB_CU_ATTR_RDMA_OF_VIRTUAL_MEMORY, a->cuda->device)))
+        return false;
+    if (!able)
+        NB_INFO(NCCL_NET, "cuda: GPU %d has no virtual memory that adapters reach", a->cuda->ordinal);
+    return able;
+}
+
+nb_cu_ptr nb_arena_take_whole(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
+{
+    nb_cu_ptr at = 0;
+
+    if (bytes > SIZE_MAX / 2 || !is_for_adapters(a))
         return 0;
     bytes = round_up(bytes, a->granularity);
-    for (const struct nb_arena_map *map = a->maps; map; map = map->next)
+    hold(lock);
+    for (const struct nb_arena_map *map = a->maps; map && !at; map = map->next)
         if (map->whole && map->bytes >= bytes && carve(a, map->at, map->bytes))
-            return map->at;
-    if (!able || may_grow(a, bytes, NULL) || map_more(a, bytes, true, NULL))
-        return 0;
-    return a->maps->at;
+            at = map->at;
+    let_go(lock);
+    if (at || (!may_grow(a, bytes, true, lock) && !map_more(a, bytes, true, lock, &at)))
+        return at;
+    return 0;
 }
 
 void nb_arena_give_whole(struct nb_arena *a, nb_cu_ptr at)

@@ -247,9 +247,9 @@ nb_cu_ptr nb_arena_cut(struct nb_arena *arena, size_t bytes);
  * threads, and is taken only for its lists. NULL: the caller holds it. One thread at a time. */
 int nb_arena_grow(struct nb_arena *arena, size_t bytes, pthread_mutex_t *lock);
 /* Return the address of `bytes` of GPU memory behind one mapping of its own, which adapters may be given,
- * or 0 where the GPU has no such memory, after a log line. `give_whole`: let the arena use it as other
- * memory, or for the next take_whole. */
-nb_cu_ptr nb_arena_take_whole(struct nb_arena *arena, size_t bytes);
+ * or 0 where the GPU has no such memory, after a log line. `lock` as in nb_arena_grow. `give_whole`, with the
+ * lock held: let the arena use it as other memory, or for the next take_whole. */
+nb_cu_ptr nb_arena_take_whole(struct nb_arena *arena, size_t bytes, pthread_mutex_t *lock);
 void nb_arena_give_whole(struct nb_arena *arena, nb_cu_ptr at);
 /* Give back memory of nb_arena_take. It stays the arena's. */
 void nb_arena_give(struct nb_arena *arena, nb_cu_ptr at);

@@ -266,9 +266,7 @@ static void *alloc_payload(struct nb_cuda_device *d, size_t bytes)
 
     if (!nb_cuda_pointers_claimed(d->gpu->ctx) || nb_cuda_enter(&d->gpu->cuda, &mode))
         return NULL;
-    pthread_mutex_lock(&d->gpu->lock);
-    at = nb_arena_take_whole(&d->gpu->arena, bytes);
-    pthread_mutex_unlock(&d->gpu->lock);
+    at = nb_arena_take_whole(&d->gpu->arena, bytes, &d->gpu->lock);
     nb_cuda_leave(&d->gpu->cuda, mode);
     return (void *)(uintptr_t)at;
 }
