@@ -131,13 +131,14 @@ static void unregister_payloads(struct nb_coll_comm *comm)
     }
 }
 
-/* Register by DMA-BUF, and where that fails by address. */
+/* Register by DMA-BUF, and where that fails by address. What fails is no warning: host memory serves, too. */
 static int register_payloads(struct nb_coll_comm *comm)
 {
     struct nb_staging *s = &comm->flow->staging;
     const int kinds = reached(comm);
     int ret = -ENOTSUP, fd;
 
+    nb_log_mildly(true);
     if (kinds & NB_MEM_DMABUF && comm->net->reg_mr_dmabuf) {
         fd = comm->device->ops->dmabuf(comm->device, s->payload, s->payload_bytes);
         ret = fd < 0 ? fd : register_with_all(comm, fd);
@@ -146,7 +147,10 @@ static int register_payloads(struct nb_coll_comm *comm)
         if (ret)
             unregister_payloads(comm);
     }
-    return ret && kinds & NB_MEM_CUDA ? register_with_all(comm, -1) : ret;
+    if (ret && kinds & NB_MEM_CUDA)
+        ret = register_with_all(comm, -1);
+    nb_log_mildly(false);
+    return ret;
 }
 
 bool nb_staging_on_device(const struct nb_coll_comm *comm)

@@ -9,13 +9,17 @@
 #include <string.h>
 
 #include "base/context.h"
+#include "base/log.h"
 #include "coll/comm/wire.h"
 #include "net/transport.h"
 #include "tests/gpu/fake_stream.h"
 
 #define REQUESTS 4096
+#define REGISTRATIONS 256
+#define FLUSH_TESTS 3 /* a flush is done when it is tested so often */
 
-enum kind { FREE, SEND, RECEIVE, LANDED, FLUSH };
+/* A received payload that has LANDED is FLUSHING from the next flush on, and there when that is done. */
+enum kind { FREE, SEND, RECEIVE, LANDED, FLUSHING, FLUSH };
 
 struct request {
     enum kind kind;
@@ -23,6 +27,7 @@ struct request {
     uint8_t *bytes;
     size_t size, head;
     struct nb_net_part part[2];
+    int tests;
 };
 
 static struct nb_net_ops table;
@@ -31,7 +36,8 @@ static struct gpu_net how;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct request request[REQUESTS];
 static unsigned long sent, flushed;
-static int registered; /* registrations now. Its address is the handle of GPU memory */
+static void *registered[REGISTRATIONS]; /* connections with a registration of GPU memory. NULL: none. The
+                                           array's address is the handle */
 
 static struct request *get(enum kind kind, void *conn, size_t size)
 {
@@ -51,13 +57,42 @@ static struct request *get(enum kind kind, void *conn, size_t size)
     return r;
 }
 
-static void put(struct request *r)
+static void put_locked(struct request *r)
 {
-    pthread_mutex_lock(&lock);
     free(r->bytes);
     r->bytes = NULL;
     r->kind = FREE;
+}
+
+static void put(struct request *r)
+{
+    pthread_mutex_lock(&lock);
+    put_locked(r);
     pthread_mutex_unlock(&lock);
+}
+
+/* Replace a registration's connection. Return false where it is not there. */
+static bool replace(void *conn, void *by)
+{
+    bool found = false;
+
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < REGISTRATIONS && !found; i++)
+        if (registered[i] == conn) {
+            registered[i] = by;
+            found = true;
+        }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+/* End the program where the adapter would access GPU memory that is not registered with it. */
+static void check_registered(void *conn, const void *handle)
+{
+    if (handle == registered && replace(conn, conn))
+        return;
+    fprintf(stderr, "gpu_net: GPU memory without a registration\n");
+    abort();
 }
 
 static int send_parts(void *conn, const struct nb_net_part part[2], int tag, void **out)
@@ -67,7 +102,8 @@ static int send_parts(void *conn, const struct nb_net_part part[2], int tag, voi
     int ret;
 
     *out = NULL;
-    if (part[1].mhandle == &registered) {
+    if (part[1].mhandle == registered) {
+        check_registered(conn, registered);
         body = fake_seen_at(body);
         __atomic_add_fetch(&sent, 1, __ATOMIC_RELAXED);
     }
@@ -89,8 +125,7 @@ static int receive_parts(void *conn, const struct nb_net_part part[2], int tag, 
 
     *out = NULL;
     memcpy(r->part, part, sizeof(r->part));
-    if (part[1].mhandle != &registered)
-        abort();
+    check_registered(conn, part[1].mhandle);
     ret = under->irecv(conn, 1, &data, &r->size, &tag, NULL, &r->inner);
     if (ret || !r->inner)
         put(r);
@@ -102,23 +137,44 @@ static int receive_parts(void *conn, const struct nb_net_part part[2], int tag, 
 static int flush(void *conn, int n, void **data, const size_t *sizes, void **mhandles, void **out)
 {
     (void)data;
-    if (n != 1 || !sizes[0] || mhandles[0] != &registered)
+    if (n != 1 || !sizes[0])
         abort();
+    check_registered(conn, mhandles[0]);
     *out = get(FLUSH, conn, 0);
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < REQUESTS; i++)
+        if (request[i].kind == LANDED && request[i].conn == conn)
+            request[i].kind = FLUSHING;
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
 /* Write what landed before a flush was made. */
 static void land(const struct request *f)
 {
+    check_registered(f->conn, registered);
+    pthread_mutex_lock(&lock);
     for (int i = 0; i < REQUESTS; i++) {
         struct request *r = &request[i];
-        if (r->kind != LANDED || r->conn != f->conn)
+        if (r->kind != FLUSHING || r->conn != f->conn)
             continue;
         memcpy(fake_seen_at(r->part[1].data), r->bytes + r->head, r->size - r->head);
-        put(r);
+        put_locked(r);
     }
+    pthread_mutex_unlock(&lock);
     __atomic_add_fetch(&flushed, 1, __ATOMIC_RELAXED);
+}
+
+/* Nobody sleeps while a flush is under way. */
+static int poll_fds(void *conn, int is_send, struct pollfd *fds, int max)
+{
+    bool flushes = false;
+
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < REQUESTS && !flushes; i++)
+        flushes = request[i].kind == FLUSH && request[i].conn == conn;
+    pthread_mutex_unlock(&lock);
+    return flushes ? -1 : under->poll_fds(conn, is_send, fds, max);
 }
 
 static int received(struct request *r, size_t size, size_t *body)
@@ -147,6 +203,8 @@ static int test(void *req, int *done, size_t *sizes)
     if ((uintptr_t)req < (uintptr_t)request || (uintptr_t)req >= (uintptr_t)(request + REQUESTS))
         return under->test(req, done, sizes);
     if (r->kind == FLUSH) {
+        if (++r->tests < FLUSH_TESTS)
+            return 0;
         land(r);
         put(r);
         *done = 1;
@@ -163,9 +221,35 @@ static int test(void *req, int *done, size_t *sizes)
 
 static void forget(void *conn)
 {
+    pthread_mutex_lock(&lock);
     for (int i = 0; i < REQUESTS; i++)
         if (request[i].kind != FREE && request[i].conn == conn)
-            put(&request[i]);
+            put_locked(&request[i]);
+    pthread_mutex_unlock(&lock);
+}
+
+/* Up to the end of a registration its adapter may write to the places of all receives in flight. */
+static void last_writes(void *conn)
+{
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < REQUESTS; i++)
+        if (request[i].kind == RECEIVE && request[i].conn == conn)
+            memset(fake_seen_at(request[i].part[1].data), 0xdd, request[i].part[1].size);
+    pthread_mutex_unlock(&lock);
+}
+
+/* Register GPU memory, or fail as a transport does. */
+static int reg(void *conn, bool fails, void **mhandle)
+{
+    *mhandle = NULL;
+    if (fails) {
+        NB_WARN("gpu_net: GPU memory cannot be registered");
+        return -EIO;
+    }
+    if (!replace(NULL, conn))
+        abort();
+    *mhandle = registered;
+    return 0;
 }
 
 static int close_send(void *conn)
@@ -199,35 +283,26 @@ static int reg_mr(void *conn, void *data, size_t size, enum nb_mem type, void **
 {
     if (type != NB_MEM_CUDA)
         return under->reg_mr(conn, data, size, type, mhandle);
-    *mhandle = NULL;
-    if (how.refuses || how.dmabuf)
-        return -EIO;
-    *mhandle = &registered;
-    __atomic_add_fetch(&registered, 1, __ATOMIC_RELAXED);
-    return 0;
+    return reg(conn, how.refuses || how.dmabuf, mhandle);
 }
 
 static int reg_mr_dmabuf(void *conn, void *data, size_t size, enum nb_mem type, uint64_t offset, int fd,
                          void **mhandle)
 {
-    (void)conn;
     (void)data;
     (void)size;
-    *mhandle = NULL;
     if (type != NB_MEM_CUDA || offset || fd < 0)
         abort();
-    if (how.refuses || (how.falls_back ? gpu_net_registered() == 2 : !how.dmabuf))
-        return -EIO;
-    *mhandle = &registered;
-    __atomic_add_fetch(&registered, 1, __ATOMIC_RELAXED);
-    return 0;
+    return reg(conn, how.refuses || (how.falls_back ? gpu_net_registered() == 2 : !how.dmabuf), mhandle);
 }
 
 static int dereg_mr(void *conn, void *mhandle)
 {
-    if (mhandle != &registered)
+    if (mhandle != registered)
         return under->dereg_mr(conn, mhandle);
-    __atomic_sub_fetch(&registered, 1, __ATOMIC_RELAXED);
+    last_writes(conn);
+    if (!replace(conn, NULL))
+        abort();
     return 0;
 }
 
@@ -244,6 +319,7 @@ void gpu_net_wrap(struct nb_context *ctx, const struct gpu_net *wanted)
     table.irecv_parts = receive_parts;
     table.iflush = flush;
     table.test = test;
+    table.poll_fds = poll_fds;
     table.close_send = close_send;
     table.close_recv = close_recv;
     ctx->net->ops = &table;
@@ -261,5 +337,11 @@ unsigned long gpu_net_flushed(void)
 
 int gpu_net_registered(void)
 {
-    return __atomic_load_n(&registered, __ATOMIC_RELAXED);
+    int n = 0;
+
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < REGISTRATIONS; i++)
+        n += registered[i] != NULL;
+    pthread_mutex_unlock(&lock);
+    return n;
 }

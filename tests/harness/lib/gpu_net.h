@@ -2,7 +2,7 @@
 /*
  * Adapters that reach the fake driver's GPU memory, played over the process's transport: messages in two
  * parts, the device's own address of GPU memory, which the CPU cannot use, and writes to GPU memory that
- * are seen only behind a flush.
+ * are seen only behind a flush. An access beyond the life of a registration ends the program.
  */
 #ifndef NIBBLE_TESTS_HARNESS_GPU_NET_H
 #define NIBBLE_TESTS_HARNESS_GPU_NET_H
