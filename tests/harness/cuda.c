@@ -17,6 +17,7 @@
 #include "base/context.h"
 #include "codec/fp.h"
 #include "coll/coll.h"
+#include "coll/comm/comm.h"
 #include "coll/comm/stats.h"
 #include "coll/report/report.h"
 #include "device/cuda/cuda.h"
@@ -24,6 +25,7 @@
 #include "lib/gpu_net.h"
 #include "lib/suite.h"
 #include "policy/records/records.h"
+#include "state/budget.h"
 #include "tests/gpu/emulate.h"
 #include "tests/gpu/fake_driver.h"
 
@@ -271,6 +273,21 @@ static int adapters(struct stage *s)
     return 0;
 }
 
+/* Check that the staging budget counts the whole of every message buffer: its payload and its header. */
+static int check_budget(struct hx_comm *at, bool on_gpu)
+{
+    const struct nb_coll_comm *comm = hx_comm_plugin(at);
+    const size_t buffers = (size_t)(4 * comm->nneighbors + 2) * comm->neighbors[0]->rx[0].buffers;
+    const size_t each = on_gpu ? 128 + (comm->buffer_bytes + 255) / 256 * 256 : comm->buffer_bytes;
+    const size_t limit = (size_t)comm->ctx->params->staging_max_mb << 20;
+
+    HX_CHECK(comm->staging_bytes == buffers * each, "staging of %zu bytes, not of %zu x %zu",
+             comm->staging_bytes, buffers, each);
+    HX_CHECK(nb_budget_left(comm->ctx->budgets, NB_BUDGET_STAGING) == limit - buffers * each,
+             "another budget was taken");
+    return 0;
+}
+
 /* Start the driver and open a communicator on it. */
 static int stage_open(struct stage *s, const struct hx_comm_cfg *cfg)
 {
@@ -295,7 +312,8 @@ static int stage_open(struct stage *s, const struct hx_comm_cfg *cfg)
     else
         HX_CHECK(hx_log_count("I ", "payloads in GPU memory") == (s->way->adapter != NO_ADAPTER),
                  "payloads lie elsewhere");
-    return 0;
+    return check_budget(s->comm, s->way->adapter != NO_ADAPTER &&
+                                     (s->way->adapter != ONE_REFUSES || s->node->rank != 1));
 }
 
 /* Check that the summary says where the codecs ran, and that a GPU carried out work. */

@@ -68,27 +68,38 @@ static int reached(const struct nb_coll_comm *comm)
     return props.mem_support & (NB_MEM_CUDA | NB_MEM_DMABUF);
 }
 
+/* Return the bytes of a message buffer, and of its payload where that lies in the device's memory. */
+static size_t whole_bytes(const struct nb_coll_comm *comm, bool on_device)
+{
+    return on_device ? HEAD_BYTES + body_bytes(comm) : comm->buffer_bytes;
+}
+
+/* Allocate the payloads of `buffers` message buffers, for which the budget was taken. Where the device has no
+ * memory for them, give back what they need less in host memory. */
 static void make_payload(struct nb_coll_comm *comm, size_t buffers)
 {
     struct nb_staging *s = &comm->flow->staging;
+    const size_t less = buffers * (whole_bytes(comm, true) - whole_bytes(comm, false));
 
     s->payload_used = 0;
     s->payload_bytes = buffers * body_bytes(comm);
-    s->payload = !s->refused && reached(comm)
-                     ? comm->device->ops->alloc(comm->device, NB_PLACE_PAYLOAD, s->payload_bytes)
-                     : NULL;
+    s->payload = comm->device->ops->alloc(comm->device, NB_PLACE_PAYLOAD, s->payload_bytes);
+    if (s->payload)
+        return;
+    nb_budget_give(comm->ctx->budgets, NB_BUDGET_STAGING, less);
+    comm->staging_bytes -= less;
 }
 
 /* Take the payloads of `buffers` message buffers. NULL: they follow their headers. */
 static uint8_t *take_payload(struct nb_coll_comm *comm, unsigned buffers)
 {
     struct nb_staging *s = &comm->flow->staging;
-    uint8_t *at = s->payload + s->payload_used;
+    const size_t at = s->payload_used;
 
     if (!s->payload)
         return NULL;
     s->payload_used += buffers * body_bytes(comm);
-    return at;
+    return s->payload + at;
 }
 
 /* Register them with a connection. */
@@ -228,6 +239,7 @@ int nb_staging_create(struct nb_coll_comm *comm)
     const struct nb_params *p = comm->ctx->params;
     /* On a grid this node also forwards messages of the column along the row. */
     size_t peers = (size_t)comm->nneighbors, forwarded = peers + (size_t)comm->grid.rows - 1, left, each, own;
+    const bool on_device = !comm->flow->staging.refused && reached(comm);
     uint8_t *at;
     unsigned credits = (unsigned)p->credits;
     int ret = 0;
@@ -238,7 +250,7 @@ int nb_staging_create(struct nb_coll_comm *comm)
         return -ENOMEM;
     /* Two classes in each direction with every peer, and two pools. All message buffers count, although
      * untouched ones cost no memory. */
-    each = (peers * 4 + 2) * comm->buffer_bytes;
+    each = (peers * 4 + 2) * whole_bytes(comm, on_device);
     do { /* another communicator may take memory after the check */
         left = nb_budget_left(comm->ctx->budgets, NB_BUDGET_STAGING);
         if (left < each)
@@ -253,7 +265,8 @@ int nb_staging_create(struct nb_coll_comm *comm)
                 credits, (long long)p->credits);
     comm->flow->reduce.partial =
         comm->device->ops->alloc(comm->device, NB_PLACE_STATE, NB_PARTIALS * comm->unit);
-    make_payload(comm, (peers * 4 + 2) * credits);
+    if (on_device)
+        make_payload(comm, (peers * 4 + 2) * credits);
     own = comm->flow->staging.payload ? HEAD_BYTES : comm->buffer_bytes;
     comm->flow->staging.arrivals_bytes = forwarded * credits * kept(comm, own);
     comm->flow->staging.arrivals = wire_alloc(comm, comm->flow->staging.arrivals_bytes);
