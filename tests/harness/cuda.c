@@ -44,6 +44,7 @@ struct way {
     int split;    /* NCCL's send buffer is pinned, its receive buffer in GPU memory */
     int direct;   /* NCCL's buffer is in GPU memory, and registered as GPU memory */
     int hops;     /* messages are forwarded */
+    int guests;   /* other communicators come and go beside the first */
     /* Adapters reach GPU memory, where payloads lie then. The kernels and the adapters alone can touch it
      * (except with emulated kernels, whose addresses are the CPU's). */
     enum { NO_ADAPTER, BY_ADDRESS, BY_DMABUF, FALLS_BACK, ONE_REFUSES } adapter;
@@ -241,12 +242,68 @@ static int weights(struct stage *s)
     return 0;
 }
 
+/* ---- communicators that come and go ---- */
+
+static struct hx_comm_cfg config(const struct way *way);
+
+/* Abort a guest in the middle of an operation, at another moment on each node. */
+static int abort_guest(struct stage *s, int number)
+{
+    struct sx_spec spec = {
+        .func = HX_REDUCE_SCATTER, .type = ncclFloat32, .count = 500003, .fill = HX_FILL_NORMAL};
+    uint64_t rng = hx_seed(s->node->seed, (uint64_t)s->node->rank, (uint64_t)number);
+    struct sx_run run;
+
+    sx_prepare(s->node, &spec, &run);
+    hx_barrier(s->node);
+    HX_CHECK(hx_post(s->comm, &run.op) == ncclSuccess, "post");
+    hx_sleep(1e-4 * (double)hx_rand_below(&rng, 100));
+    hx_comm_abort(s->comm);
+    sx_free(&run);
+    return 0;
+}
+
+/* Each guest takes the memory of payloads that the one before it has left, also where that one ended with
+ * messages under way. */
+static int guests(struct stage *s)
+{
+    struct hx_comm *const host = s->comm;
+    struct hx_comm_cfg cfg = config(s->way);
+    const int own = gpu_net_registered();
+    size_t memory = 0;
+    const char *at;
+
+    for (int i = 0; i < 5; i++) {
+        cfg.comm_id = COMM_ID + 1 + (uint64_t)i;
+        HX_CHECK(hx_comm_open(s->node, s->lib, &cfg, &s->comm, &at) == ncclSuccess, "guest %d: %s", i, at);
+        HX_CHECK(gpu_net_registered() == 2 * own, "guest %d: %d registrations, the host has %d", i,
+                 gpu_net_registered(), own);
+        memory = i ? memory : fake_created();
+        HX_CHECK(fake_created() == memory, "guest %d: the GPU's memory grew from %zu to %zu", i, memory,
+                 fake_created());
+        if (i % 2) {
+            if (abort_guest(s, i))
+                return 1;
+        } else {
+            if (gradients(s, HX_REDUCE_SCATTER, ncclFloat32, 5003))
+                return 1;
+            HX_CHECK(hx_comm_close(s->comm) == ncclSuccess, "closing guest %d", i);
+        }
+        HX_CHECK(gpu_net_registered() == own, "guest %d has left registrations", i);
+        hx_barrier(s->node);
+    }
+    s->comm = host;
+    return gradients(s, HX_REDUCE_SCATTER, ncclFloat32, 5003);
+}
+
 /* ---- the job ---- */
 
 static int all_of_it(struct stage *s)
 {
     static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat16};
 
+    if (s->way->guests)
+        return gradients(s, HX_REDUCE_SCATTER, ncclFloat32, 5003) || guests(s);
     if (s->way->brief)
         return gradients(s, HX_REDUCE_SCATTER, ncclFloat32, 1203) ||
                gradients(s, HX_ALL_REDUCE, ncclBfloat16, 1501) ||
@@ -369,7 +426,7 @@ static int way_node(struct hx_node *node, void *arg)
     struct hx_comm_cfg cfg = config(way);
     struct stage s = {.node = node, .way = way, .hash = hx_scratch(node, node->rank)};
 
-    return stage_open(&s, &cfg) || all_of_it(&s) || sx_close(s.lib, s.comm, false) || stage_end(&s) ||
+    return stage_open(&s, &cfg) || all_of_it(&s) || sx_close(s.lib, s.comm, way->guests) || stage_end(&s) ||
            summary_names_device(way->host);
 }
 
@@ -488,8 +545,12 @@ static int play(const struct way *way, uint64_t (*hash)[MAX_OPS])
 
 static int compare(const struct way *way)
 {
-    const struct way on_the_host = {
-        .name = "host", .host = 1, .trains = way->trains, .brief = way->brief, .hops = way->hops};
+    const struct way on_the_host = {.name = "host",
+                                    .host = 1,
+                                    .trains = way->trains,
+                                    .brief = way->brief,
+                                    .hops = way->hops,
+                                    .guests = way->guests};
     uint64_t want[NODES][MAX_OPS] = {{0}}, got[NODES][MAX_OPS] = {{0}};
     int rc = play(&on_the_host, want);
 
@@ -544,6 +605,11 @@ HX_CASE(gpu_payloads_no_differences,
         compare(&(struct way){.name = "gpu-payloads-no-differences",
                               .fake = {.other = FAKE_DEVICE, .major = NB_GPU_NO_DIFFERENCES},
                               .adapter = BY_ADDRESS}))
+
+HX_CASE(gpu_payloads_guests, compare(&(struct way){.name = "gpu-payloads-guests",
+                                                   .fake = {.other = FAKE_DEVICE, .memory = 1u << 30},
+                                                   .guests = 1,
+                                                   .adapter = BY_DMABUF}))
 
 static int gpu_payloads_emulated(void)
 {
@@ -699,7 +765,8 @@ static int p2p(void)
 
 HX_MAIN({"batch", batch, HX_CASE_FULL}, {"resident", resident, 0}, {"gpu-memory", gpu_memory, 0},
         {"gpu-receives", gpu_receives, 0}, {"gpu-pointers", gpu_pointers, 0},
-        {"gpu-payloads", gpu_payloads, 0}, {"gpu-payloads-no-differences", gpu_payloads_no_differences, 0},
+        {"gpu-payloads", gpu_payloads, 0}, {"gpu-payloads-guests", gpu_payloads_guests, 0},
+        {"gpu-payloads-no-differences", gpu_payloads_no_differences, 0},
         {"gpu-payloads-emulated", gpu_payloads_emulated, 0}, {"no-differences", no_differences, 0},
         {"emulated", emulated, 0}, {"recognised", recognised, 0},
         {"recognised-emulated", recognised_emulated, HX_CASE_FULL}, {"stuck", stuck, 0}, {"p2p", p2p, 0})
