@@ -4,7 +4,6 @@
 
 #include <stdarg.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@ static _Atomic(ncclDebugLogger_t) nb_logger;
 static _Thread_local const char *nb_label;
 static _Thread_local char *nb_kept;
 static _Thread_local size_t nb_kept_cap;
+static _Thread_local bool nb_mildly;
 
 void nb_log_set(ncclDebugLogger_t logger)
 {
@@ -32,6 +32,11 @@ void nb_log_keep(char *text, size_t cap)
 {
     nb_kept = text;
     nb_kept_cap = cap;
+}
+
+void nb_log_mildly(bool mildly)
+{
+    nb_mildly = mildly;
 }
 
 static void keep(const char *text)
@@ -100,6 +105,8 @@ void nb_log(ncclDebugLogLevel level, unsigned long flags, const char *file, int 
 {
     va_list ap;
 
+    if (nb_mildly && level == NCCL_LOG_WARN)
+        level = NCCL_LOG_INFO;
     va_start(ap, fmt);
     put(false, level, flags, file, line, fmt, ap);
     va_end(ap);

@@ -10,6 +10,8 @@
 #ifndef NIBBLE_BASE_LOG_H
 #define NIBBLE_BASE_LOG_H
 
+#include <stdbool.h>
+
 #include "nibble/nccl_types.h"
 
 void nb_log_set(ncclDebugLogger_t logger);
@@ -23,6 +25,10 @@ const char *nb_log_label(const char *label);
 /* Append the calling thread's warnings, one a line, also to `text` of `cap` bytes, from its end on, until the
  * next call. The label is left out. NULL: stop. */
 void nb_log_keep(char *text, size_t cap);
+
+/* Log the calling thread's warnings as INFO lines from now on, since its caller can do without what fails, or
+ * as warnings again. An alert stays one. */
+void nb_log_mildly(bool mildly);
 
 void nb_log(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));

@@ -67,8 +67,9 @@ struct nb_compared {
 };
 
 enum nb_place {
-    NB_PLACE_WIRE,  /* messages: the CPU accesses headers, transports send from it and receive into it */
-    NB_PLACE_STATE, /* residuals, references, partial sums: only the device accesses them */
+    NB_PLACE_WIRE,    /* messages: the CPU accesses headers, transports send from it and receive into it */
+    NB_PLACE_STATE,   /* residuals, references, partial sums: only the device accesses them */
+    NB_PLACE_PAYLOAD, /* payloads of messages: only the device and the transport access them */
 };
 
 struct nb_device_ops {
@@ -118,9 +119,15 @@ struct nb_device_ops {
      * (state/feedback.h). References are read after an operation has written all of them, and a hash guards a
      * receiver's own. A sum is read when it is complete. Return NULL without memory. A later call for
      * NB_PLACE_STATE may succeed. NB_PLACE_WIRE is allocated while a communicator connects, and freed when it
-     * closes. `free` gets the same place and size. NULL is allowed. */
+     * closes. NB_PLACE_PAYLOAD likewise, by a device with `dmabuf`, which returns NULL where payloads belong
+     * into NB_PLACE_WIRE. `free` gets the same place and size. NULL is allowed. */
     void *(*alloc)(struct nb_device *dev, enum nb_place place, size_t bytes);
     void (*free)(struct nb_device *dev, enum nb_place place, void *p, size_t bytes);
+
+    /* Return a file descriptor for memory of NB_PLACE_PAYLOAD (a DMA-BUF), which the caller closes, or a
+     * negative errno where the device has none. NULL in the table: the device has no memory of
+     * NB_PLACE_PAYLOAD. */
+    int (*dmabuf)(struct nb_device *dev, void *p, size_t bytes);
 
     /* Return -EINPROGRESS, or once the result of work that returned -EINPROGRESS. That ends the work's
      * flight. */

@@ -45,6 +45,7 @@ struct nb_net_props {
     char pci_path[256]; /* "" when unknown */
     uint64_t guid;
     int mem_support; /* NB_MEM_* bits */
+    int parts;       /* 1: isend_parts takes parts from any two places */
     int speed_mbps;
     int rate_mbps; /* the rate to count on: the nominal rate, or a setting's limit; 0: unknown */
     int port;
@@ -71,6 +72,13 @@ struct nb_net_conn_cfg {
     int urgent;
     /* 1: messages that come again may travel as exact deltas, where the listener allows that. */
     int deltas;
+};
+
+/* A part of a message. */
+struct nb_net_part {
+    void *data; /* only read where it is sent */
+    size_t size;
+    void *mhandle;
 };
 
 struct nb_net_ops {
@@ -123,8 +131,16 @@ struct nb_net_ops {
      * message the next call of both sides fails (-EMSGSIZE). */
     int (*irecv)(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
                  void **request);
+    /* Send, or receive, a message of two parts in memory of two kinds: a head, and a body. The body goes
+     * where a receive in two parts wants it, and behind the head into a receive of irecv. A message of
+     * isend is a head alone. `test` of a receive in two parts tells the bytes of the body. A longer head
+     * or body than its place is an error as with irecv. Devices without `parts` in their properties send
+     * parts that lie one behind the other, and fail with others (-EOPNOTSUPP). NULL in the table, both or
+     * none: messages have one part. Return as isend and irecv. */
+    int (*isend_parts)(void *send_comm, const struct nb_net_part part[2], int tag, void **request);
+    int (*irecv_parts)(void *recv_comm, const struct nb_net_part part[2], int tag, void **request);
     /* Flush received data to device memory. 0 with *request == NULL means that the flush is already
-     * complete. */
+     * complete. The peer's end (-ECONNRESET) neither prevents a flush nor ends one in flight. */
     int (*iflush)(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles, void **request);
     /* Test a request. When it is *done, fill n entries of `sizes` (1 for a send) unless `sizes` is NULL, and
      * free the request. */

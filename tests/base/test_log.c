@@ -108,5 +108,21 @@ START_TEST(log_begins_with_the_label)
 }
 END_TEST
 
+START_TEST(log_mildly)
+{
+    nb_log_set(see);
+    nb_log_mildly(true);
+    NB_WARN("cannot, and need not");
+    ck_assert_int_eq(seen.level, NCCL_LOG_INFO);
+    NB_TRACE(NCCL_NET, "t");
+    ck_assert_int_eq(seen.level, NCCL_LOG_TRACE);
+    NB_ALERT("must");
+    ck_assert_int_eq(seen.level, NCCL_LOG_WARN);
+    nb_log_mildly(false);
+    NB_WARN("cannot");
+    ck_assert_int_eq(seen.level, NCCL_LOG_WARN);
+}
+END_TEST
+
 SUITE_MAIN("base/log", TEST(log_goes_through_the_given_function), TEST(log_shortens_long_lines),
-           TEST(log_without_function_warns_on_stderr_only), TEST(log_begins_with_the_label))
+           TEST(log_without_function_warns_on_stderr_only), TEST(log_begins_with_the_label), TEST(log_mildly))

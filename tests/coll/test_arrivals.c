@@ -56,6 +56,42 @@ static int net_watch_fd(void *conn)
     return ((struct connection *)conn)->fd[0];
 }
 
+/* Payloads lie in the device's memory: a flush that is done when the test says so. */
+static struct {
+    bool done;
+    unsigned made;
+    uint8_t *data; /* the payload that it was made for */
+} flush;
+
+static int net_irecv_parts(void *conn, const struct nb_net_part part[2], int tag, void **out)
+{
+    ck_assert(part[0].size == 1 && part[1].size == 2 && tag == 0);
+    return net_irecv(conn, 1, NULL, NULL, NULL, NULL, out);
+}
+
+static int net_iflush(void *conn, int n, void **data, const size_t *sizes, void **mhandles, void **out)
+{
+    (void)conn, (void)mhandles;
+    ck_assert(n == 1 && sizes[0] == 1);
+    flush.made++;
+    flush.done = false;
+    flush.data = data[0];
+    *out = &flush;
+    return 0;
+}
+
+static int net_test_flush(void *request, int *done, size_t *sizes)
+{
+    if (request != &flush)
+        return net_test(request, done, sizes);
+    *done = flush.done;
+    return 0;
+}
+
+static const struct nb_net_ops net_parts = {
+    .irecv_parts = net_irecv_parts, .iflush = net_iflush, .test = net_test_flush};
+static uint8_t bodies[2 * BUFFERS];
+
 static const struct nb_net_ops net = {.irecv = net_irecv, .test = net_test, .watch_fd = net_watch_fd};
 static const struct nb_net_ops net_without = {.irecv = net_irecv, .test = net_test};
 
@@ -207,6 +243,64 @@ START_TEST(an_end_behind_messages)
 }
 END_TEST
 
+/* Post the first `receives` receives. */
+static struct nb_rx *with_bodies(unsigned receives)
+{
+    struct nb_rx *rx = &peers[3].rx[0];
+
+    memset(&flush, 0, sizeof(flush));
+    comm.net = &net_parts;
+    rx->bodies = bodies;
+    rx->body_bytes = 2;
+    rx->window = receives;
+    ck_assert_int_eq(nb_rx_progress(&comm, &peers[3], rx), 0);
+    rx->window = BUFFERS;
+    return rx;
+}
+
+/* Messages with payloads in the device's memory arrive behind a flush that was made after they had landed. */
+START_TEST(a_flush_is_for_what_has_landed)
+{
+    struct nb_rx *rx = with_bodies(BUFFERS);
+
+    connections[3].has = 2;
+    ck_assert_int_eq(nb_rx_progress(&comm, &peers[3], rx), 0);
+    ck_assert(rx->landed == 2 && rx->arrived == 0 && flush.made == 1 && flush.data == bodies + 2);
+    connections[3].has = 1;
+    ck_assert_int_eq(nb_rx_progress(&comm, &peers[3], rx), 0);
+    ck_assert(rx->landed == 3 && rx->arrived == 0 && flush.made == 1);
+    flush.done = true;
+    ck_assert_int_eq(nb_rx_progress(&comm, &peers[3], rx), 1);
+    ck_assert(rx->arrived == 2 && flush.made == 2 && flush.data == bodies + 4);
+    flush.done = true;
+    ck_assert_int_eq(nb_rx_progress(&comm, &peers[3], rx), 1);
+    ck_assert(rx->arrived == 3 && flush.made == 2 && !rx->flush);
+}
+END_TEST
+
+/* The end of a connection is found while a flush is under way. What landed before the end counts. */
+START_TEST(an_end_behind_a_flush)
+{
+    struct nb_peer *peer = &peers[3];
+    struct nb_rx *rx = with_bodies(2);
+    const bool in_order = _i;
+
+    peer->life.fin = in_order;
+    peer->life.fin_count[0] = 3; /* the last one is lost */
+    connections[3].has = 2;
+    for (int i = 0; i < 3; i++) {
+        connections[3].ends_after = 1; /* the next receive finds the end */
+        ck_assert_int_eq(nb_rx_progress(&comm, peer, rx), 0);
+    }
+    ck_assert(rx->landed == 2 && rx->arrived == 0 && !rx->ended && !rx->closed);
+    flush.done = true;
+    connections[3].ends_after = 1;
+    ck_assert_int_eq(nb_rx_progress(&comm, peer, rx), in_order ? 0 : -ECONNRESET);
+    ck_assert_uint_eq(rx->arrived, 2);
+    ck_assert(rx->ended && rx->closed == in_order);
+}
+END_TEST
+
 /* A peer that has sent FIN is gone when the last of its messages has arrived, or can no longer arrive. */
 START_TEST(gone_after_the_last_message)
 {
@@ -237,4 +331,5 @@ END_TEST
 
 SUITE_MAIN("coll/watch", FIXTURE(setup, teardown), TEST(the_idle_are_not_asked),
            TEST(a_full_ring_is_asked_later), TEST(an_end_is_asked_for), LOOP(an_end_behind_messages, 0, 2),
+           TEST(a_flush_is_for_what_has_landed), LOOP(an_end_behind_a_flush, 0, 2),
            TEST(gone_after_the_last_message), TEST(without_descriptors_all_are_asked))

@@ -340,7 +340,7 @@ static int message(int via, const struct nb_ctl *ctl)
     nb_ctl_pack(ctl, slot);
     memset(slot + NB_CTL_BYTES, 0x5a, NB_CTL_DATA_BYTES);
     rx->len[rx->arrived % BUFFERS] = NB_CTL_BYTES + (ctl->kind == NB_CTL_DATA ? ctl->c : 0);
-    rx->arrived++;
+    rx->landed = ++rx->arrived;
     return nb_control_read(comm, &comm->peer[via]);
 }
 

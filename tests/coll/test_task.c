@@ -306,10 +306,10 @@ START_TEST(order_of_messages)
 
     nb_tx_reserve(&tx, &unit);
     ck_assert_ptr_eq(nb_tx_buffer(&tx), a + 75);
-    nb_tx_ready(&tx, second, 20);
+    nb_tx_ready(&tx, second, 4, 20);
     nb_tx_progress(comm, &peer, &tx);
     ck_assert_uint_eq(nsent, 0);
-    nb_tx_ready(&tx, first, 10);
+    nb_tx_ready(&tx, first, 4, 10);
     nb_tx_progress(comm, &peer, &tx);
     ck_assert_uint_eq(nsent, 2);
     ck_assert(sent[0] == a && sent_len[0] == 10 && sent[1] == a + 25 && sent_len[1] == 20);
@@ -331,7 +331,7 @@ START_TEST(sends_under_way)
 
     memset(item, 0, sizeof(item));
     for (int i = 0; i < BUFFERS; i++)
-        nb_tx_ready(&tx, nb_tx_reserve(&tx, NULL), 1);
+        nb_tx_ready(&tx, nb_tx_reserve(&tx, NULL), 1, 1);
     nb_tx_progress(comm, &peer, &tx);
     nb_tx_progress(comm, &peer, &tx);
     ck_assert_uint_eq(nsent, NCCL_NET_MAX_REQUESTS);
@@ -352,7 +352,7 @@ START_TEST(message_to_nobody)
 
     tx.closed = 1;
     tx.done = tx.sent = tx.queued;
-    nb_tx_ready(&tx, number, 10);
+    nb_tx_ready(&tx, number, 4, 10);
     ck_assert(!item[0].ready);
 }
 END_TEST
@@ -371,6 +371,7 @@ START_TEST(slots_of_arrivals)
                        .len = len,
                        .held = held,
                        .posted = 2,
+                       .landed = 2,
                        .arrived = 2};
     struct nb_peer peer = {.rank = 1};
     struct nb_task *first = new_task(), *second = new_task();

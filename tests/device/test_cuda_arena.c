@@ -2,7 +2,10 @@
 /* GPU memory of the CUDA device: it grows with need, is used again, and is bounded. */
 #include "cuda_fixture.h"
 
+#include <pthread.h>
 #include <string.h>
+
+#include "device/device.h"
 
 static void test_arena(void)
 {
@@ -45,10 +48,103 @@ static void test_arena(void)
     settings("NIBBLE_GPU_RESERVE_MB", "0");
 }
 
+/* ---- memory of payloads ------------------------------------------------------------------------------- */
+
+#define MIB ((size_t)1 << 20)
+
+static pthread_mutex_t *lock; /* of the GPU, which engines take */
+static unsigned creations;
+
+static void engine_may_go_on(void)
+{
+    CHECK(pthread_mutex_trylock(lock) == 0);
+    pthread_mutex_unlock(lock);
+    creations++;
+}
+
+static void *payload(struct nb_device *dev, size_t bytes)
+{
+    return dev->ops->alloc(dev, NB_PLACE_PAYLOAD, bytes);
+}
+
+static void test_payloads(void)
+{
+    char *a, *b, *c, *wire, *p[16] = {0}, *state[64];
+    size_t size[16] = {0}, mapped;
+    struct nb_device *dev;
+    int states = 0;
+
+    settings("NIBBLE_GPU_RESERVE_MB", "64");
+    fake = (struct fake_settings){.memory = 1024 * MIB};
+    dev = open_device(COMM);
+    CHECK(payload(dev, 1) == NULL); /* NCCL's buffers are pinned */
+    nb_device_pointers(&ctx, 1);
+    lock = &gpu_of(dev)->lock;
+    fake.creating = engine_may_go_on;
+    a = payload(dev, 20 * MIB);
+    b = payload(dev, 10 * MIB + 1);
+    CHECK(a && b && a + 20 * MIB <= b && ((uintptr_t)a | (uintptr_t)b) % 4096 == 0 && creations == 2);
+    /* A later communicator takes what one has left, also where it needs less. */
+    mapped = fake_created();
+    dev->ops->free(dev, NB_PLACE_PAYLOAD, a, 20 * MIB);
+    c = payload(dev, 15 * MIB);
+    CHECK(c == a && fake_created() == mapped);
+    dev->ops->free(dev, NB_PLACE_PAYLOAD, b, 10 * MIB + 1);
+    dev->ops->free(dev, NB_PLACE_PAYLOAD, c, 15 * MIB);
+    CHECK(payload(dev, 20 * MIB) == a && payload(dev, 12 * MIB) == b && fake_created() == mapped);
+    dev->ops->free(dev, NB_PLACE_PAYLOAD, a, 20 * MIB);
+    dev->ops->free(dev, NB_PLACE_PAYLOAD, b, 12 * MIB);
+    /* State lies there meanwhile: other memory for payloads, as long as it lies there. */
+    while ((c = dev->ops->alloc(dev, NB_PLACE_STATE, MIB)) < a) /* what lies before */
+        state[states++] = c;
+    CHECK(c < a + 20 * MIB && fake_created() == mapped);
+    wire = payload(dev, 20 * MIB);
+    CHECK(wire && wire != a && fake_created() == mapped + 20 * MIB);
+    dev->ops->free(dev, NB_PLACE_PAYLOAD, wire, 20 * MIB);
+    dev->ops->free(dev, NB_PLACE_STATE, c, MIB);
+    while (states)
+        dev->ops->free(dev, NB_PLACE_STATE, state[--states], MIB);
+    CHECK(payload(dev, 20 * MIB) && payload(dev, 20 * MIB) && fake_created() == mapped + 20 * MIB);
+    dev->ops->free(dev, NB_PLACE_PAYLOAD, a, 20 * MIB);
+    dev->ops->free(dev, NB_PLACE_PAYLOAD, wire, 20 * MIB);
+    CHECK(payload(dev, 900 * MIB) == NULL && warnings == 0); /* the job's reserve */
+    fake.creating = NULL;
+    /* Both kinds come and go, and none lies in another. */
+    wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 1);
+    for (int round = 0; round < 500; round++) {
+        const unsigned i = random32() % 16;
+        const enum nb_place place = i < 4 ? NB_PLACE_PAYLOAD : NB_PLACE_STATE;
+
+        if (p[i]) {
+            for (int end = 0; end < 2; end++)
+                CHECK(dev->ops->copy(dev, NULL, wire, p[i] + (end ? size[i] - 1 : 0), 1) == 0 &&
+                      *wire == (char)i);
+            dev->ops->free(dev, place, p[i], size[i]);
+            p[i] = NULL;
+            continue;
+        }
+        size[i] = 1 + random32() % (5 * MIB);
+        p[i] = dev->ops->alloc(dev, place, size[i]);
+        CHECK(p[i]);
+        *wire = (char)i;
+        for (int end = 0; end < 2; end++)
+            CHECK(dev->ops->copy(dev, NULL, p[i] + (end ? size[i] - 1 : 0), wire, 1) == 0);
+    }
+    for (unsigned i = 0; i < 16; i++)
+        if (p[i])
+            dev->ops->free(dev, i < 4 ? NB_PLACE_PAYLOAD : NB_PLACE_STATE, p[i], size[i]);
+    dev->ops->free(dev, NB_PLACE_WIRE, wire, 1);
+    nb_device_pointers(&ctx, 0);
+    close_device(dev);
+    CHECK(fake_alive() == 0);
+    settings("NIBBLE_GPU_RESERVE_MB", "0");
+}
+
 int main(void)
 {
     fixture_open();
     test_arena();
+    test_payloads();
     fixture_close();
     printf("the arena grows, and is used again\n");
     return 0;

@@ -47,6 +47,8 @@ nb_cu_result fMemMap(nb_cu_ptr at, size_t bytes, size_t offset, unsigned long lo
                      unsigned long long flags);
 nb_cu_result fMemUnmap(nb_cu_ptr at, size_t bytes);
 nb_cu_result fMemSetAccess(nb_cu_ptr at, size_t bytes, const struct nb_cu_access *access, size_t n);
+nb_cu_result fMemGetHandleForAddressRange(void *handle, nb_cu_ptr at, size_t bytes, int type,
+                                          unsigned long long flags);
 nb_cu_result fPointerGetAttribute(void *out, int attribute, nb_cu_ptr at);
 void fake_forget_memory(void);
 

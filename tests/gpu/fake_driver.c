@@ -154,6 +154,7 @@ static nb_cu_result fDeviceGetAttribute(int *value, int attribute, nb_cu_device 
     case NB_CU_ATTR_CAPABILITY_MAJOR: *value = fake.major ? fake.major : 9; break;
     case NB_CU_ATTR_BLOCK_SHARED: *value = 232448; break;
     case NB_CU_ATTR_VIRTUAL_MEMORY: *value = !fake.no_virtual_memory; break;
+    case NB_CU_ATTR_DMABUF: *value = !fake.no_dmabuf; break;
     default: *value = 1;
     }
     return 0;

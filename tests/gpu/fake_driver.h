@@ -26,6 +26,8 @@ struct fake_settings {
     int major;              /* major number of the compute capability, 0: 9 */
     int emulate;            /* 1: the kernel's own source on emulated threads, 0: a C rendering of
                                kernels.h */
+    int no_dmabuf;          /* no descriptors for GPU memory */
+    void (*creating)(void); /* called while memory of the GPU is made. NULL: nothing */
     unsigned lazy_us;       /* delay before a kernel begins */
     _Atomic int never;      /* a kernel never begins */
     _Atomic int stuck;      /* a kernel begins but idles until it is told to end */
@@ -48,6 +50,8 @@ const char *fake_failed(void);
 long fake_alive(void);
 /* Stop counting the objects that are left now. */
 void fake_forget(void);
+/* Return the bytes of GPU memory that are mapped on demand. */
+size_t fake_created(void);
 /* Return the number of kernels that began and ended, and the blocks of the last kernel. */
 unsigned long fake_kernels(void);
 

@@ -15,10 +15,11 @@
 #include "device/device.h"
 #include "device/host/host.h"
 #include "fake_driver.h"
+#include "fake_stream.h"
 
 static void *at(uint64_t address)
 {
-    return (void *)(uintptr_t)address;
+    return fake_seen_at((void *)(uintptr_t)address);
 }
 
 static void __attribute__((noreturn)) wrong(const char *what)

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of the fake driver: the kind of each address range, and the functions that make, map and free
  * memory. */
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "fake_calls.h"
 #include "fake_stream.h"
@@ -15,6 +17,14 @@ void fake_forget_memory(void)
     pthread_mutex_lock(&fake_lock);
     created = 0;
     pthread_mutex_unlock(&fake_lock);
+}
+
+size_t fake_created(void)
+{
+    pthread_mutex_lock(&fake_lock);
+    size_t bytes = created;
+    pthread_mutex_unlock(&fake_lock);
+    return bytes;
 }
 
 static struct range { /* the driver's record of address ranges */
@@ -73,6 +83,53 @@ static size_t forget(const void *p)
         fake_wrong("memory is freed that was not allocated");
     fake_count(-1);
     return bytes;
+}
+
+/* Memory mapped on demand lies in a file that is mapped twice. Kernels and adapters use one place. The CPU
+ * uses the other, which holds nothing where memory is `hidden`: mapped for adapters. Emulated kernels use
+ * addresses as they are. */
+static struct hidden {
+    nb_cu_ptr at;
+    struct hidden *next;
+} * hidden;
+
+static void hide(nb_cu_ptr at)
+{
+    struct hidden *h = malloc(sizeof(*h));
+
+    if (!h)
+        abort();
+    pthread_mutex_lock(&fake_lock);
+    *h = (struct hidden){at, hidden};
+    hidden = h;
+    pthread_mutex_unlock(&fake_lock);
+}
+
+/* Return whether it is hidden. `end`: not from now on. */
+static int is_hidden(nb_cu_ptr at, int end)
+{
+    struct hidden *h;
+
+    pthread_mutex_lock(&fake_lock);
+    for (struct hidden **link = &hidden; (h = *link); link = &h->next) {
+        if (h->at != at)
+            continue;
+        if (end) {
+            *link = h->next;
+            free(h);
+        }
+        break;
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return h != NULL;
+}
+
+static void protect(nb_cu_ptr at, size_t bytes, int how, int how_seen)
+{
+    void *p = (void *)(uintptr_t)at, *seen = fake_seen_at(p);
+
+    if (mprotect(p, bytes, how) || (seen != p && mprotect(seen, bytes, how_seen)))
+        fake_wrong("no access");
 }
 
 void *fake_gpu_memory(size_t bytes, void **seen)
@@ -189,25 +246,35 @@ nb_cu_result fMemGetAllocationGranularity(size_t *granularity, const struct nb_c
 nb_cu_result fMemAddressReserve(nb_cu_ptr *at, size_t bytes, size_t align, nb_cu_ptr wish,
                                 unsigned long long flags)
 {
-    void *p;
+    void *p, *seen;
+    int fd;
     (void)align;
     (void)wish;
     (void)flags;
     CALL_IN_CONTEXT("cuMemAddressReserve");
-    p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED)
+    fd = memfd_create("fake GPU", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)bytes))
+        abort();
+    p = mmap(NULL, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    seen = mmap(NULL, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    close(fd);
+    if (p == MAP_FAILED || seen == MAP_FAILED)
         return NB_CU_OUT_OF_MEMORY;
-    know(p, bytes, FAKE_DEVICE);
+    know_as(p, bytes, FAKE_DEVICE, fake.emulate ? NULL : seen);
+    if (fake.emulate)
+        munmap(seen, bytes);
     *at = (uintptr_t)p;
     return 0;
 }
 
 nb_cu_result fMemAddressFree(nb_cu_ptr at, size_t bytes)
 {
-    void *p = (void *)(uintptr_t)at;
+    void *p = (void *)(uintptr_t)at, *seen = fake_seen_at(p);
     if (forget(p) != bytes)
         fake_wrong("addresses are freed in part");
     munmap(p, bytes);
+    if (seen != p)
+        munmap(seen, bytes);
     CALL_IN_CONTEXT("cuMemAddressFree");
     return 0;
 }
@@ -217,6 +284,8 @@ nb_cu_result fMemCreate(unsigned long long *handle, size_t bytes, const struct n
 {
     (void)flags;
     CALL_IN_CONTEXT("cuMemCreate");
+    if (fake.creating)
+        fake.creating();
     if (prop->type != NB_CU_ALLOC_PINNED || prop->location.type != NB_CU_LOCATION_DEVICE)
         fake_wrong("memory somewhere else");
     pthread_mutex_lock(&fake_lock);
@@ -227,14 +296,14 @@ nb_cu_result fMemCreate(unsigned long long *handle, size_t bytes, const struct n
     created += bytes;
     pthread_mutex_unlock(&fake_lock);
     fake_count(1);
-    *handle = bytes;
+    *handle = bytes | prop->gpu_direct_rdma;
     return 0;
 }
 
 nb_cu_result fMemRelease(unsigned long long handle)
 {
     pthread_mutex_lock(&fake_lock);
-    created -= handle;
+    created -= handle & ~1ull;
     pthread_mutex_unlock(&fake_lock);
     fake_count(-1);
     CALL_IN_CONTEXT("cuMemRelease");
@@ -244,19 +313,21 @@ nb_cu_result fMemRelease(unsigned long long handle)
 nb_cu_result fMemMap(nb_cu_ptr at, size_t bytes, size_t offset, unsigned long long handle,
                      unsigned long long flags)
 {
-    (void)at;
     (void)offset;
     (void)flags;
     CALL_IN_CONTEXT("cuMemMap");
-    if (handle != bytes)
+    if ((handle & ~1ull) != bytes)
         fake_wrong("a map of another size");
+    if (handle & 1 && !fake.emulate)
+        hide(at);
     fake_count(1);
     return 0;
 }
 
 nb_cu_result fMemUnmap(nb_cu_ptr at, size_t bytes)
 {
-    mprotect((void *)(uintptr_t)at, bytes, PROT_NONE);
+    protect(at, bytes, PROT_NONE, PROT_NONE);
+    is_hidden(at, 1);
     fake_count(-1);
     CALL_IN_CONTEXT("cuMemUnmap");
     return 0;
@@ -264,11 +335,23 @@ nb_cu_result fMemUnmap(nb_cu_ptr at, size_t bytes)
 
 nb_cu_result fMemSetAccess(nb_cu_ptr at, size_t bytes, const struct nb_cu_access *access, size_t n)
 {
-    void *p = (void *)(uintptr_t)at;
+    const int all = PROT_READ | PROT_WRITE;
     CALL_IN_CONTEXT("cuMemSetAccess");
-    if (n != 1 || access->flags != NB_CU_ACCESS_READWRITE || mprotect(p, bytes, PROT_READ | PROT_WRITE))
+    if (n != 1 || access->flags != NB_CU_ACCESS_READWRITE)
         fake_wrong("no access");
+    protect(at, bytes, is_hidden(at, 0) ? PROT_NONE : all, all);
     return 0;
+}
+
+nb_cu_result fMemGetHandleForAddressRange(void *handle, nb_cu_ptr at, size_t bytes, int type,
+                                          unsigned long long flags)
+{
+    (void)flags;
+    CALL_IN_CONTEXT("cuMemGetHandleForAddressRange");
+    if (fake.no_dmabuf || type != NB_CU_HANDLE_DMABUF || at % 4096 || bytes % 4096)
+        fake_wrong("a descriptor of other memory");
+    *(int *)handle = open("/dev/null", O_RDWR | O_CLOEXEC);
+    return *(int *)handle < 0 ? FAKE_INVALID : 0;
 }
 
 nb_cu_result fPointerGetAttribute(void *out, int attribute, nb_cu_ptr at)

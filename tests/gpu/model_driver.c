@@ -468,6 +468,18 @@ static nb_cu_result mMemSetAccess(nb_cu_ptr at, size_t bytes, const struct nb_cu
     return 0;
 }
 
+static nb_cu_result mMemGetHandleForAddressRange(void *handle, nb_cu_ptr at, size_t bytes, int type,
+                                                 unsigned long long flags)
+{
+    (void)handle;
+    (void)at;
+    (void)bytes;
+    (void)type;
+    (void)flags;
+    called("cuMemGetHandleForAddressRange", LOCK);
+    return 801; /* CUDA_ERROR_NOT_SUPPORTED */
+}
+
 static nb_cu_result mPointerGetAttribute(void *out, int attribute, nb_cu_ptr at)
 {
     called("cuPointerGetAttribute", LOCK);

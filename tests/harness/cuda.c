@@ -17,12 +17,15 @@
 #include "base/context.h"
 #include "codec/fp.h"
 #include "coll/coll.h"
+#include "coll/comm/comm.h"
 #include "coll/comm/stats.h"
 #include "coll/report/report.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/driver.h"
+#include "lib/gpu_net.h"
 #include "lib/suite.h"
 #include "policy/records/records.h"
+#include "state/budget.h"
 #include "tests/gpu/emulate.h"
 #include "tests/gpu/fake_driver.h"
 
@@ -40,6 +43,11 @@ struct way {
     int brief;    /* fewer operations, for slow runs */
     int split;    /* NCCL's send buffer is pinned, its receive buffer in GPU memory */
     int direct;   /* NCCL's buffer is in GPU memory, and registered as GPU memory */
+    int hops;     /* messages are forwarded */
+    int guests;   /* other communicators come and go beside the first */
+    /* Adapters reach GPU memory, where payloads lie then. The kernels and the adapters alone can touch it
+     * (except with emulated kernels, whose addresses are the CPU's). */
+    enum { NO_ADAPTER, BY_ADDRESS, BY_DMABUF, FALLS_BACK, ONE_REFUSES } adapter;
 };
 
 /* State of one node's run. */
@@ -48,8 +56,10 @@ struct stage {
     struct hx_lib *lib;
     struct hx_comm *comm;
     const struct way *way;
-    nb_cu_stream stream; /* NCCL's. NULL: launches go unreported */
-    uint64_t *hash;      /* of results, in the node's scratch memory */
+    struct hx_lib *adapters; /* holds the transport with adapters in front of it */
+    struct hx_ctx ctx;       /* its */
+    nb_cu_stream stream;     /* NCCL's. NULL: launches go unreported */
+    uint64_t *hash;          /* of results, in the node's scratch memory */
     int n;
 };
 
@@ -232,12 +242,68 @@ static int weights(struct stage *s)
     return 0;
 }
 
+/* ---- communicators that come and go ---- */
+
+static struct hx_comm_cfg config(const struct way *way);
+
+/* Abort a guest in the middle of an operation, at another moment on each node. */
+static int abort_guest(struct stage *s, int number)
+{
+    struct sx_spec spec = {
+        .func = HX_REDUCE_SCATTER, .type = ncclFloat32, .count = 500003, .fill = HX_FILL_NORMAL};
+    uint64_t rng = hx_seed(s->node->seed, (uint64_t)s->node->rank, (uint64_t)number);
+    struct sx_run run;
+
+    sx_prepare(s->node, &spec, &run);
+    hx_barrier(s->node);
+    HX_CHECK(hx_post(s->comm, &run.op) == ncclSuccess, "post");
+    hx_sleep(1e-4 * (double)hx_rand_below(&rng, 100));
+    hx_comm_abort(s->comm);
+    sx_free(&run);
+    return 0;
+}
+
+/* Each guest takes the memory of payloads that the one before it has left, also where that one ended with
+ * messages under way. */
+static int guests(struct stage *s)
+{
+    struct hx_comm *const host = s->comm;
+    struct hx_comm_cfg cfg = config(s->way);
+    const int own = gpu_net_registered();
+    size_t memory = 0;
+    const char *at;
+
+    for (int i = 0; i < 5; i++) {
+        cfg.comm_id = COMM_ID + 1 + (uint64_t)i;
+        HX_CHECK(hx_comm_open(s->node, s->lib, &cfg, &s->comm, &at) == ncclSuccess, "guest %d: %s", i, at);
+        HX_CHECK(gpu_net_registered() == 2 * own, "guest %d: %d registrations, the host has %d", i,
+                 gpu_net_registered(), own);
+        memory = i ? memory : fake_created();
+        HX_CHECK(fake_created() == memory, "guest %d: the GPU's memory grew from %zu to %zu", i, memory,
+                 fake_created());
+        if (i % 2) {
+            if (abort_guest(s, i))
+                return 1;
+        } else {
+            if (gradients(s, HX_REDUCE_SCATTER, ncclFloat32, 5003))
+                return 1;
+            HX_CHECK(hx_comm_close(s->comm) == ncclSuccess, "closing guest %d", i);
+        }
+        HX_CHECK(gpu_net_registered() == own, "guest %d has left registrations", i);
+        hx_barrier(s->node);
+    }
+    s->comm = host;
+    return gradients(s, HX_REDUCE_SCATTER, ncclFloat32, 5003);
+}
+
 /* ---- the job ---- */
 
 static int all_of_it(struct stage *s)
 {
     static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat16};
 
+    if (s->way->guests)
+        return gradients(s, HX_REDUCE_SCATTER, ncclFloat32, 5003) || guests(s);
     if (s->way->brief)
         return gradients(s, HX_REDUCE_SCATTER, ncclFloat32, 1203) ||
                gradients(s, HX_ALL_REDUCE, ncclBfloat16, 1501) ||
@@ -249,6 +315,34 @@ static int all_of_it(struct stage *s)
         plain(s, HX_ALL_REDUCE, ncclBfloat16, ncclMax) || plain(s, HX_REDUCE_SCATTER, ncclUint8, ncclMin))
         return 1;
     return weights(s);
+}
+
+static int adapters(struct stage *s)
+{
+    const struct gpu_net how = {.dmabuf = s->way->adapter == BY_DMABUF,
+                                .falls_back = s->way->adapter == FALLS_BACK,
+                                .refuses = s->way->adapter == ONE_REFUSES && s->node->rank == 1};
+
+    s->adapters = hx_lib_static(&NB_NEWEST_NET, &NB_NEWEST_COLL, NB_NET_NEWEST);
+    HX_CHECK(hx_init(s->adapters, COMM_ID, &s->ctx) == ncclSuccess && s->ctx.coll_ok, "init");
+    gpu_net_wrap(nb_process_context(), &how);
+    nb_device_pointers(nb_process_context(), 1);
+    return 0;
+}
+
+/* Check that the staging budget counts the whole of every message buffer: its payload and its header. */
+static int check_budget(struct hx_comm *at, bool on_gpu)
+{
+    const struct nb_coll_comm *comm = hx_comm_plugin(at);
+    const size_t buffers = (size_t)(4 * comm->nneighbors + 2) * comm->neighbors[0]->rx[0].buffers;
+    const size_t each = on_gpu ? 128 + (comm->buffer_bytes + 255) / 256 * 256 : comm->buffer_bytes;
+    const size_t limit = (size_t)comm->ctx->params->staging_max_mb << 20;
+
+    HX_CHECK(comm->staging_bytes == buffers * each, "staging of %zu bytes, not of %zu x %zu",
+             comm->staging_bytes, buffers, each);
+    HX_CHECK(nb_budget_left(comm->ctx->budgets, NB_BUDGET_STAGING) == limit - buffers * each,
+             "another budget was taken");
+    return 0;
 }
 
 /* Start the driver and open a communicator on it. */
@@ -265,10 +359,18 @@ static int stage_open(struct stage *s, const struct hx_comm_cfg *cfg)
         s->stream = fake_stream();
     }
     s->lib = hx_lib_static(&NB_NEWEST_NET, &NB_NEWEST_COLL, NB_NET_NEWEST);
+    if (s->way->adapter && adapters(s))
+        return 1;
     ret = hx_comm_open(s->node, s->lib, cfg, &s->comm, &at);
     HX_CHECK(ret == ncclSuccess, "bring-up failed in %s with %d", at, (int)ret);
     HX_CHECK(s->way->host || hx_log_count("I ", "device cuda") == 1, "codecs do not run on the GPU");
-    return 0;
+    if (s->way->adapter == ONE_REFUSES && s->node->rank == 1)
+        HX_CHECK(hx_log_count("I ", "payloads stay in host memory") == 1, "no line says why");
+    else
+        HX_CHECK(hx_log_count("I ", "payloads in GPU memory") == (s->way->adapter != NO_ADAPTER),
+                 "payloads lie elsewhere");
+    return check_budget(s->comm, s->way->adapter != NO_ADAPTER &&
+                                     (s->way->adapter != ONE_REFUSES || s->node->rank != 1));
 }
 
 /* Check that the summary says where the codecs ran, and that a GPU carried out work. */
@@ -292,6 +394,14 @@ static int stage_end(struct stage *s)
 {
     if (s->stream)
         fake_stream_free(s->stream);
+    if (s->way->adapter) {
+        const bool refuses = s->way->adapter == ONE_REFUSES && s->node->rank == 1;
+        HX_CHECK(hx_finalize(s->adapters, &s->ctx) == ncclSuccess, "closing");
+        hx_lib_close(s->adapters);
+        HX_CHECK(gpu_net_registered() == 0, "%d registrations are left", gpu_net_registered());
+        HX_CHECK((gpu_net_sent() == 0) == refuses && (gpu_net_flushed() == 0) == refuses,
+                 "%lu payloads left GPU memory, %lu flushes", gpu_net_sent(), gpu_net_flushed());
+    }
     HX_CHECK(fake_alive() == 0, "%ld things of the driver's are left", fake_alive());
     HX_CHECK(s->way->host || fake_kernels() > 0, "no kernel ran");
     return 0;
@@ -316,7 +426,7 @@ static int way_node(struct hx_node *node, void *arg)
     struct hx_comm_cfg cfg = config(way);
     struct stage s = {.node = node, .way = way, .hash = hx_scratch(node, node->rank)};
 
-    return stage_open(&s, &cfg) || all_of_it(&s) || sx_close(s.lib, s.comm, false) || stage_end(&s) ||
+    return stage_open(&s, &cfg) || all_of_it(&s) || sx_close(s.lib, s.comm, way->guests) || stage_end(&s) ||
            summary_names_device(way->host);
 }
 
@@ -416,6 +526,7 @@ static int play(const struct way *way, uint64_t (*hash)[MAX_OPS])
                                "NIBBLE_GPU_RESERVE_MB=0",
                                "CUDA_LAUNCH_BLOCKING",
                                "CUDA_DEVICE_MAX_CONNECTIONS",
+                               way->hops ? "NIBBLE_SCHEDULE=two-hop" : "NIBBLE_SCHEDULE",
                                NULL};
     struct hx_job job = {.name = way->name,
                          .nnodes = way->brief ? 2 : NODES,
@@ -434,7 +545,12 @@ static int play(const struct way *way, uint64_t (*hash)[MAX_OPS])
 
 static int compare(const struct way *way)
 {
-    const struct way on_the_host = {.name = "host", .host = 1, .trains = way->trains, .brief = way->brief};
+    const struct way on_the_host = {.name = "host",
+                                    .host = 1,
+                                    .trains = way->trains,
+                                    .brief = way->brief,
+                                    .hops = way->hops,
+                                    .guests = way->guests};
     uint64_t want[NODES][MAX_OPS] = {{0}}, got[NODES][MAX_OPS] = {{0}};
     int rc = play(&on_the_host, want);
 
@@ -463,6 +579,49 @@ HX_CASE(gpu_receives, compare(&(struct way){
 HX_CASE(gpu_pointers,
         compare(&(struct way){
             .name = "gpu-pointers", .fake = {.other = FAKE_PINNED}, .resident = 1, .direct = 1}))
+
+/* Payloads lie in GPU memory: sent straight and through other nodes, registered by address and by DMA-BUF, by
+ * address because DMA-BUF fails, on all nodes and on all but one. */
+HX_CASE(gpu_payloads,
+        compare(&(struct way){.name = "gpu-payloads",
+                              .fake = {.other = FAKE_PINNED, .no_dmabuf = 1},
+                              .resident = 1,
+                              .direct = 1,
+                              .adapter = BY_ADDRESS}) ||
+            compare(&(struct way){.name = "gpu-payloads-hops",
+                                  .fake = {.other = FAKE_DEVICE},
+                                  .resident = 1,
+                                  .hops = 1,
+                                  .adapter = BY_DMABUF}) ||
+            compare(&(struct way){.name = "gpu-payloads-fall-back",
+                                  .fake = {.other = FAKE_DEVICE},
+                                  .brief = 1,
+                                  .adapter = FALLS_BACK}) ||
+            compare(&(struct way){
+                .name = "gpu-payloads-but-one", .fake = {.other = FAKE_DEVICE}, .adapter = ONE_REFUSES}))
+
+/* The CPU encodes deltas into them, too. */
+HX_CASE(gpu_payloads_no_differences,
+        compare(&(struct way){.name = "gpu-payloads-no-differences",
+                              .fake = {.other = FAKE_DEVICE, .major = NB_GPU_NO_DIFFERENCES},
+                              .adapter = BY_ADDRESS}))
+
+HX_CASE(gpu_payloads_guests, compare(&(struct way){.name = "gpu-payloads-guests",
+                                                   .fake = {.other = FAKE_DEVICE, .memory = 1u << 30},
+                                                   .guests = 1,
+                                                   .adapter = BY_DMABUF}))
+
+static int gpu_payloads_emulated(void)
+{
+#ifdef NB_TSAN
+    printf("        skipped: the emulation changes stacks, which the thread sanitizer does not follow\n");
+    return HX_SKIP;
+#endif
+    return compare(&(struct way){.name = "gpu-payloads-emulated",
+                                 .fake = {.other = FAKE_DEVICE, .emulate = 1},
+                                 .brief = 1,
+                                 .adapter = BY_ADDRESS});
+}
 
 /* The CPU encodes deltas, the kernel decodes them. */
 HX_CASE(no_differences,
@@ -606,5 +765,8 @@ static int p2p(void)
 
 HX_MAIN({"batch", batch, HX_CASE_FULL}, {"resident", resident, 0}, {"gpu-memory", gpu_memory, 0},
         {"gpu-receives", gpu_receives, 0}, {"gpu-pointers", gpu_pointers, 0},
-        {"no-differences", no_differences, 0}, {"emulated", emulated, 0}, {"recognised", recognised, 0},
+        {"gpu-payloads", gpu_payloads, 0}, {"gpu-payloads-guests", gpu_payloads_guests, 0},
+        {"gpu-payloads-no-differences", gpu_payloads_no_differences, 0},
+        {"gpu-payloads-emulated", gpu_payloads_emulated, 0}, {"no-differences", no_differences, 0},
+        {"emulated", emulated, 0}, {"recognised", recognised, 0},
         {"recognised-emulated", recognised_emulated, HX_CASE_FULL}, {"stuck", stuck, 0}, {"p2p", p2p, 0})

@@ -45,7 +45,7 @@ struct fcq {
 struct fwr {
     struct fwr *next;
     struct ibv_send_wr wr;
-    struct ibv_sge sge;
+    struct ibv_sge sge[2];
     uint8_t *inlined;
 };
 

@@ -167,7 +167,8 @@ struct ibv_qp *fake_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
     struct fqp *q = NULL;
 
     pthread_mutex_lock(&fk.lock);
-    if (init->cap.max_send_wr > (unsigned)d->max_qp_wr || init->cap.max_recv_wr > (unsigned)d->max_qp_wr) {
+    if (init->cap.max_send_wr > (unsigned)d->max_qp_wr || init->cap.max_recv_wr > (unsigned)d->max_qp_wr ||
+        init->cap.max_send_sge > (unsigned)d->max_sge || init->cap.max_recv_sge > (unsigned)d->max_sge) {
         errno = EINVAL;
     } else if (!fake_faulty("create_qp")) {
         q = calloc(1, sizeof(*q));
@@ -290,6 +291,25 @@ static bool injected(enum fake_side side, enum ibv_wc_status *status, uint32_t *
     return true;
 }
 
+static uint32_t length_of(const struct ibv_sge *sge, int n)
+{
+    uint32_t bytes = 0;
+
+    for (int i = 0; i < n; i++)
+        bytes += sge[i].length;
+    return bytes;
+}
+
+/* Return whether all local places of a request are registered with these rights. */
+static bool may_access(const struct fqp *q, const struct fwr *w, int access)
+{
+    for (int i = 0; i < w->wr.num_sge; i++)
+        if (w->sge[i].length &&
+            !fake_find_mr(q->ibv.pd, w->sge[i].lkey, w->sge[i].addr, w->sge[i].length, access))
+            return false;
+    return true;
+}
+
 /* Carry out the oldest request of a queue pair. Return false when it must wait, or when the queue is
  * empty. */
 static bool step(struct fqp *q)
@@ -306,7 +326,7 @@ static bool step(struct fqp *q)
     to = find_qp(q->peer);
     imm = w->wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
     read_back = w->wr.opcode == IBV_WR_RDMA_READ;
-    length = w->wr.num_sge ? w->sge.length : 0;
+    length = length_of(w->sge, w->wr.num_sge);
     access = read_back ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
     if (to && !port_up(to))
         return false;
@@ -319,9 +339,7 @@ static bool step(struct fqp *q)
         return false;
     } else if (injected(FAKE_SENDER, &status, &vendor)) {
         /* as asked */
-    } else if (length && !w->inlined &&
-               !fake_find_mr(q->ibv.pd, w->sge.lkey, w->sge.addr, length,
-                             read_back ? IBV_ACCESS_LOCAL_WRITE : 0)) {
+    } else if (!w->inlined && !may_access(q, w, read_back ? IBV_ACCESS_LOCAL_WRITE : 0)) {
         status = IBV_WC_LOC_PROT_ERR;
         vendor = 0x51;
     } else if (length &&
@@ -341,11 +359,11 @@ static bool step(struct fqp *q)
         flush(q);
         return true;
     }
-    if (length) {
-        void *local = w->inlined ? w->inlined : (void *)(uintptr_t)w->sge.addr;
-        void *remote = (void *)(uintptr_t)w->wr.wr.rdma.remote_addr;
+    for (uint32_t i = 0, at = 0; i < (uint32_t)w->wr.num_sge; at += w->sge[i++].length) {
+        void *local = w->inlined ? w->inlined : (void *)(uintptr_t)w->sge[i].addr;
+        void *remote = (uint8_t *)(uintptr_t)w->wr.wr.rdma.remote_addr + at;
 
-        memcpy(read_back ? local : remote, read_back ? remote : local, length);
+        memcpy(read_back ? local : remote, read_back ? remote : local, w->sge[i].length);
     }
     if (imm) {
         uint64_t id = to->rq[to->rq_head];
@@ -404,11 +422,11 @@ int fake_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr
         } else if (q->sq_used == q->cap.max_send_wr) {
             fake_misused("ibv_post_send to a full send queue");
             rc = ENOMEM;
-        } else if (wr->num_sge > 1 ||
+        } else if (wr->num_sge > (int)q->cap.max_send_sge || wr->num_sge > 2 ||
                    ((wr->send_flags & IBV_SEND_INLINE) && wr->sg_list->length > q->cap.max_inline_data)) {
             fake_misused("ibv_post_send of more than was agreed");
             rc = EINVAL;
-        } else if (wr->num_sge && wr->sg_list->length > fake.device[q->device].port[q->port - 1].max_msg) {
+        } else if (length_of(wr->sg_list, wr->num_sge) > fake.device[q->device].port[q->port - 1].max_msg) {
             fake_misused("ibv_post_send of more than the port takes");
             rc = EINVAL;
         }
@@ -419,10 +437,10 @@ int fake_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr
         w = calloc(1, sizeof(*w));
         w->wr = *wr;
         if (wr->num_sge)
-            w->sge = *wr->sg_list;
+            memcpy(w->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(w->sge[0]));
         if (wr->send_flags & IBV_SEND_INLINE) {
-            w->inlined = malloc(w->sge.length + 1);
-            memcpy(w->inlined, (void *)(uintptr_t)w->sge.addr, w->sge.length);
+            w->inlined = malloc(w->sge[0].length + 1);
+            memcpy(w->inlined, (void *)(uintptr_t)w->sge[0].addr, w->sge[0].length);
         }
         *q->sq_end = w;
         q->sq_end = &w->next;
@@ -432,7 +450,7 @@ int fake_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr
         e->qpn = q->ibv.qp_num;
         e->opcode = wr->opcode;
         e->flags = wr->send_flags;
-        e->bytes = wr->num_sge ? wr->sg_list->length : 0;
+        e->bytes = length_of(w->sge, w->wr.num_sge);
         e->remote = wr->wr.rdma.remote_addr;
         if (q->state == IBV_QPS_ERR)
             flush(q);

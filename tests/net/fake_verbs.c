@@ -191,6 +191,7 @@ static int f_query_device(struct ibv_context *context, struct ibv_device_attr *a
     attr->max_qp_wr = d->max_qp_wr;
     attr->max_cqe = d->max_cqe;
     attr->max_qp = 1024;
+    attr->max_sge = d->max_sge;
     if (fake_faulty("query_device"))
         rc = errno;
     pthread_mutex_unlock(&fk.lock);
@@ -468,6 +469,7 @@ void fake_reset(void)
                                           .ports = 1,
                                           .guid = 0x1000,
                                           .max_qp_wr = 4096,
+                                          .max_sge = 30,
                                           .max_cqe = 1 << 20};
     fake.device[1] = fake.device[0];
     fake.device[1].name = "fake1";

@@ -42,7 +42,7 @@ struct fake_device {
     const char *name, *pci; /* pci NULL: no path */
     int ports;
     uint64_t guid;
-    int max_qp_wr, max_cqe;
+    int max_qp_wr, max_cqe, max_sge;
     struct fake_port port[FAKE_PORTS];
 };
 

@@ -92,6 +92,86 @@ START_TEST(leave)
 }
 END_TEST
 
+/* A receiver that leaves gives back the two places of a message whose writes are under way. They do not land
+ * in what comes to lie there. */
+START_TEST(leave_with_parts)
+{
+    static uint8_t head[64];
+    struct nb_net_part part[2] = {{head, sizeof(head), NULL}, {dst, SIZE, NULL}}, sent[2];
+    void *r, *s;
+
+    fake.peermem = true;
+    net = pair_up(&p, 1);
+    ck_assert_int_eq(net->ops->reg_mr(p.recv, head, sizeof(head), NB_MEM_HOST, &part[0].mhandle), 0);
+    ck_assert_int_eq(net->ops->reg_mr(p.recv, dst, SIZE, NB_MEM_CUDA, &part[1].mhandle), 0);
+    ck_assert_int_eq(net->ops->irecv_parts(p.recv, part, 0, &r), 0);
+    sent[0] = (struct nb_net_part){src, 60, mh(p.send, src, SIZE)};
+    sent[1] = (struct nb_net_part){src + 60, SIZE - 60, mh(p.send, src, SIZE)};
+    fake.shuffle = true; /* writes begin when a queue is polled */
+    memset(src, 1, SIZE);
+    ck_assert_int_eq(net->ops->isend_parts(p.send, sent, 0, &s), 0);
+    ck_assert_int_eq(fake_logged(FAKE_POST, IBV_WR_RDMA_WRITE), 1);
+    net->ops->leave(p.recv);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(net->ops->dereg_mr(p.recv, part[i].mhandle), 0);
+    memset(head, 2, sizeof(head));
+    memset(dst, 2, SIZE);
+    ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), -ECONNRESET);
+    ck_assert(head[0] == 2 && head[59] == 2 && dst[0] == 2 && dst[SIZE - 61] == 2);
+    ck_assert_msg(warnings() == 0, "%s", last_warning());
+    pair_down(&p);
+}
+END_TEST
+
+/* What has arrived in GPU memory can be flushed after its sender's end: the flush is asked for before the
+ * receiver sees the end, or after, and the sender has closed (0), died (1), or the flush fails (2). */
+static void flush_at_the_end(int kind, bool before)
+{
+    const int failed = kind == 2 ? -ECONNRESET : 0;
+    void *r, *s, *gpu, *flush = NULL, *late = NULL, *data = dst;
+    size_t size = SIZE;
+    int tag = 0;
+
+    fake.peermem = true;
+    net = pair_up(&p, 1);
+    ck_assert_int_eq(net->ops->reg_mr(p.recv, dst, SIZE, NB_MEM_CUDA, &gpu), 0);
+    ck_assert_int_eq(net->ops->irecv(p.recv, 1, &data, &size, &tag, &gpu, &r), 0);
+    s = post_send(p.send, src, SIZE, 0);
+    ck_assert_int_eq(wait_req(r, NULL, IN_TIME_MS), 0);
+    ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), 0);
+    if (kind == 2)
+        fake_fail_wc(FAKE_SENDER, 1, IBV_WC_LOC_PROT_ERR, 0x77);
+    if (before)
+        ck_assert_int_eq(net->ops->iflush(p.recv, 1, &data, &size, &gpu, &flush), 0);
+    if (kind == 1) {
+        shutdown(((struct nb_verbs_comm *)p.send)->fd, SHUT_RDWR);
+    } else {
+        pair_close(&(struct pair){.send = p.send});
+        p.send = NULL;
+    }
+    ((struct nb_verbs_comm *)p.recv)->eof =
+        true; /* as read from the socket, but without a look at completions */
+    ((struct nb_verbs_comm *)p.recv)->fin = kind != 1;
+    ck_assert_int_eq(net->ops->irecv(p.recv, 1, &data, &size, &tag, &gpu, &late), -ECONNRESET);
+    if (!before)
+        ck_assert_int_eq(net->ops->iflush(p.recv, 1, &data, &size, &gpu, &flush), 0);
+    ck_assert_ptr_nonnull(flush);
+    ck_assert_int_eq(wait_req(flush, NULL, IN_TIME_MS), failed);
+    ck_assert_int_eq(warnings(), kind > 0);
+    ck_assert_int_eq(net->ops->iflush(p.recv, 1, &data, &size, &gpu, &flush), failed);
+    if (!failed)
+        ck_assert_int_eq(wait_req(flush, NULL, IN_TIME_MS), 0);
+    ck_assert_int_eq(net->ops->irecv(p.recv, 1, &data, &size, &tag, &gpu, &late), -ECONNRESET);
+    net->ops->dereg_mr(p.recv, gpu);
+    pair_down(&p);
+}
+
+START_TEST(flush_after_the_end)
+{
+    flush_at_the_end(_i / 2, _i % 2);
+}
+END_TEST
+
 /* Complete sends arrive, whichever side closes and whenever the receiver looks. */
 START_TEST(close_drains)
 {
@@ -330,6 +410,6 @@ START_TEST(cannot_free)
 END_TEST
 
 SUITE_MAIN("net/verbs_close", FIXTURE(verbs_before, verbs_after), LOOP(close_unfinished, 0, 2), TEST(leave),
-           LOOP(close_drains, 0, 2), LOOP(acknowledged_by_goodbye, 0, 2), LOOP(peer_dies, 0, 2),
-           TEST(nonsense_from_peer), TEST(cycles), TEST(sleeping), LOOP(cannot_free, 0, 6),
-           LOOP(descriptors, 0, 2))
+           TEST(leave_with_parts), LOOP(flush_after_the_end, 0, 6), LOOP(close_drains, 0, 2),
+           LOOP(acknowledged_by_goodbye, 0, 2), LOOP(peer_dies, 0, 2), TEST(nonsense_from_peer), TEST(cycles),
+           TEST(sleeping), LOOP(cannot_free, 0, 6), LOOP(descriptors, 0, 2))

@@ -117,6 +117,40 @@ START_TEST(gpu_memory)
 }
 END_TEST
 
+/* Messages are sent from two places where the adapter gathers. */
+START_TEST(parts)
+{
+    static uint8_t bytes[2 * 4096];
+    const struct fake_entry *e;
+    struct nb_net_part part[2];
+    struct nb_net_props props;
+    struct pair p;
+    void *req[2];
+    int most = 1;
+
+    fake.device[0].max_sge = _i + 1;
+    net = net_up(NULL, NULL);
+    ck_assert_int_eq(net->ops->properties(net, 0, &props), 0);
+    ck_assert_int_eq(props.parts, _i);
+    pair_open(&p, 1);
+    for (int i = 0; (e = fake_log(FAKE_CREATE_QP, -1, i)); i++)
+        most = (int)e->cap.max_send_sge > most ? (int)e->cap.max_send_sge : most;
+    ck_assert_int_eq(most, _i + 1);
+    for (int i = 0; i < 2; i++)
+        part[i] = (struct nb_net_part){bytes + 5000 * i, 10, mh(p.send, bytes, sizeof(bytes))};
+    ck_assert_int_eq(net->ops->isend_parts(p.send, part, 0, &req[0]), _i ? 0 : -EOPNOTSUPP);
+    ck_assert_int_eq(warnings(), !_i);
+    if (_i)
+        ck_assert_int_eq(wait_all((void *[]){post_recv(p.recv, bytes + 6000, 20, 0), req[0]}, 2, 5000), 0);
+    part[1].data = bytes + 10; /* one place */
+    req[0] = post_recv(p.recv, bytes + 6000, 20, 0);
+    ck_assert_int_eq(net->ops->isend_parts(p.send, part, 0, &req[1]), 0);
+    ck_assert_int_eq(wait_all(req, 2, 5000), 0);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
 /* ---- selection ---- */
 
 /* Make four adapters. The last has two ports. */
@@ -463,7 +497,7 @@ START_TEST(two_contexts)
 END_TEST
 
 SUITE_MAIN("net/verbs_dev", FIXTURE(verbs_before, verbs_after), TEST(properties),
-           TEST(more_ports_than_devices), LOOP(speeds, 0, 9), LOOP(gpu_memory, 0, 4),
+           TEST(more_ports_than_devices), LOOP(speeds, 0, 9), LOOP(gpu_memory, 0, 4), LOOP(parts, 0, 2),
            LOOP(filter, 0, COUNT(filters)), LOOP(down_ports, 0, 2), LOOP(pci_order, 0, 2),
            LOOP(one_card, 0, 2), LOOP(broken_adapter, 0, 3), TEST(cache), TEST(dmabuf),
            LOOP(automatic, 0, COUNT(worlds)), TEST(library_name), TEST(this_machine), TEST(two_contexts))

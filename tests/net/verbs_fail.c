@@ -7,7 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include "base/bytes.h"
 #include "fake_verbs.h"
 #include "net/verbs/internal.h"
 #include "tests/suite.h"
@@ -274,6 +278,49 @@ START_TEST(other_transport)
 }
 END_TEST
 
+/* Takes the place of the C library's. The first introduction gets this version. 0: its own. */
+static uint32_t first_version;
+
+ssize_t send(int fd, const void *data, size_t size, int flags)
+{
+    uint8_t meta[NB_VERBS_META_BYTES];
+
+    if (first_version && size == sizeof(meta)) {
+        memcpy(meta, data, size);
+        nb_put32(meta + 4, first_version);
+        first_version = 0;
+        data = meta;
+    }
+    return syscall(SYS_sendto, fd, data, size, flags, NULL, 0);
+}
+
+/* A sender of the release before would take the two places of a message for two receives. */
+START_TEST(older_release)
+{
+    uint8_t handle[NB_NET_HANDLE_BYTES];
+    void *listen, *comm = NULL, *other = NULL;
+    int64_t end = patient_ms() + 5000;
+    int rc = 0, arc = 0;
+
+    net = net_up(NULL, NULL);
+    ck_assert_int_eq(net->ops->listen(net, 0, handle, &listen), 0);
+    first_version = NB_VERBS_WIRE_VERSION - 1;
+    while ((!rc || !arc) && patient_ms() < end) {
+        if (!rc)
+            rc = net->ops->connect(net, 0, NULL, handle, &comm);
+        if (!arc)
+            arc = net->ops->accept(listen, &other);
+    }
+    ck_assert(!comm && !other);
+    ck_assert_int_eq(rc, -ECONNREFUSED);
+    ck_assert_int_eq(arc, -EPROTO);
+    has(logged("install the same release on all nodes"), "has version 1 of the protocol, this node 2");
+    has(logged("refuses the connection"), "another version of the protocol");
+    ck_assert_int_eq(net->ops->close_listen(listen), 0);
+    net_down();
+}
+END_TEST
+
 START_TEST(other_network)
 {
     uint8_t handle[NB_NET_HANDLE_BYTES];
@@ -506,7 +553,7 @@ END_TEST
 SUITE_MAIN("net/verbs_fail", FIXTURE(verbs_before, verbs_after), LOOP(send_status, 0, STATUSES),
            LOOP(clear_status, 0, STATUSES), LOOP(receive_status, 0, STATUSES), TEST(done_before),
            LOOP(call_fails, 0, COUNT(posts)), LOOP(connect_fails, 0, COUNT(making)),
-           TEST(address_not_resolved), LOOP(other_transport, 0, 2), TEST(other_network),
+           TEST(address_not_resolved), LOOP(other_transport, 0, 2), TEST(older_release), TEST(other_network),
            LOOP(connect_over_down_port, 0, 2), TEST(nobody_accepts), LOOP(abandoned, 0, 2),
            TEST(registration), TEST(unregistered), LOOP(fatal_event, 0, COUNT(fatal_events)),
            TEST(harmless_events), LOOP(port_down, 0, 2), TEST(too_long))

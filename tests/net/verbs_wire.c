@@ -125,6 +125,15 @@ START_TEST(grants)
         ck_assert_uint_eq(b.seq, a.seq);
         ck_assert_int_eq(b.n, n);
         ck_assert_mem_eq(b.entry, a.entry, (size_t)n * sizeof(a.entry[0]));
+        ck_assert(!b.parts);
+        a.parts = true; /* two entries, then */
+        nb_verbs_cts_put(grant, &a);
+        ck_assert_int_eq(nb_verbs_cts_get(grant, &b), n == 2 ? 0 : -EPROTO);
+        ck_assert(b.parts);
+        grant[9] = 1;
+        ck_assert_int_eq(nb_verbs_cts_get(grant, &b), -EPROTO);
+        a.parts = false;
+        nb_verbs_cts_put(grant, &a);
     }
     grant[4] = 0;
     ck_assert_int_eq(nb_verbs_cts_get(grant, &(struct nb_verbs_cts){0}), -EPROTO);

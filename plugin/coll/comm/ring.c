@@ -96,6 +96,20 @@ static size_t item_bytes(const struct nb_tx_item *it)
     return it->shared ? it->shared->len : it->len;
 }
 
+static int send_item(struct nb_coll_comm *comm, struct nb_tx *tx, struct nb_tx_item *it)
+{
+    const size_t head = it->shared ? it->shared->head : it->head, len = item_bytes(it);
+    uint8_t *data = (uint8_t *)(uintptr_t)it->data, *body = (uint8_t *)(uintptr_t)it->body;
+    const struct nb_net_part part[2] = {
+        {data, head, it->mhandle},
+        {body ? body : data + head, len - head, body ? tx->body_mhandle : it->mhandle}};
+
+    /* The receiver's memory may be in two parts although this node's is not. */
+    if (comm->net->isend_parts && tx->cls != NB_CLASS_CONTROL)
+        return comm->net->isend_parts(tx->conn, part, 0, &it->req);
+    return comm->net->isend(tx->conn, it->data, len, 0, it->mhandle, &it->req);
+}
+
 int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx *tx)
 {
     int moved = 0, ret, done;
@@ -106,7 +120,7 @@ int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx
         struct nb_tx_item *it = &tx->item[tx->sent % tx->buffers];
         if (!(it->shared ? it->shared->ready : it->ready) || !nb_fair_allows(&comm->fair[tx->cls], tx))
             break;
-        ret = comm->net->isend(tx->conn, it->data, item_bytes(it), 0, it->mhandle, &it->req);
+        ret = send_item(comm, tx, it);
         if (ret)
             return tx_error(comm, peer, tx, ret);
         if (!it->req)
@@ -144,26 +158,69 @@ int nb_tx_check(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx *t
     return err ? tx_error(comm, peer, tx, err) : 0;
 }
 
-/* Take over the completed receives, in order. Return how many, or the error of the first incomplete one. */
-static int harvest(struct nb_coll_comm *comm, struct nb_rx *rx)
+/* Flush payloads that have landed in the device's memory. One flush is for all of them, and the next one for
+ * those that land meanwhile. Return how many messages have arrived, or an error. */
+static int flush(struct nb_coll_comm *comm, struct nb_rx *rx)
 {
-    int moved = 0, ret, done;
+    const uint64_t before = rx->arrived;
+    int ret, done;
 
-    while (rx->arrived < rx->posted) {
-        unsigned at = (unsigned)(rx->arrived % rx->buffers);
-        done = 0;
-        ret = comm->net->test(rx->req[at], &done, &rx->len[at]);
+    while (rx->arrived < rx->landed) {
+        if (!rx->flush) {
+            void *data = NULL;
+            size_t size = 0;
+            rx->flushing = rx->landed;
+            for (uint64_t i = rx->arrived; i < rx->landed; i++) {
+                if (!rx->len[i % rx->buffers])
+                    continue; /* the header is all */
+                data = rx->bodies + (i % rx->buffers) * rx->body_bytes;
+                size = rx->len[i % rx->buffers];
+            }
+            ret = size ? comm->net->iflush(rx->conn, 1, &data, &size, &rx->body_mhandle, &rx->flush) : 0;
+            if (ret)
+                return ret;
+        }
+        done = !rx->flush;
+        ret = done ? 0 : comm->net->test(rx->flush, &done, NULL);
         if (ret)
             return ret;
-        if (!done) {
-            rx->quiet = rx->watched;
+        if (!done)
             break;
-        }
+        rx->flush = NULL;
+        rx->arrived = rx->flushing;
+    }
+    return rx->arrived > before;
+}
+
+/* Take over the completed receives, in order. Return whether one has arrived, or the error of the first
+ * incomplete one. */
+static int harvest(struct nb_coll_comm *comm, struct nb_rx *rx)
+{
+    int moved = 0, ret = 0, done = 1, flushed;
+
+    while (rx->landed < rx->posted && done && !ret) {
+        unsigned at = (unsigned)(rx->landed % rx->buffers);
+        done = 0;
+        ret = comm->net->test(rx->req[at], &done, &rx->len[at]);
+        if (ret || !done)
+            break;
         rx->req[at] = NULL;
-        rx->arrived++;
+        rx->landed++;
         moved = 1;
     }
-    return moved;
+    if (!rx->bodies) {
+        rx->arrived = rx->landed;
+    } else {
+        flushed = flush(comm, rx);
+        if (flushed < 0)
+            return flushed;
+        if (rx->arrived < rx->landed) /* an error of a later receive comes again */
+            return flushed;
+        moved = flushed;
+    }
+    if (!ret && !done)
+        rx->quiet = rx->watched;
+    return ret ? ret : moved;
 }
 
 int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx *rx)
@@ -178,14 +235,23 @@ int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx
     while (rx->freed < rx->taken && !rx->held[rx->freed % rx->buffers] &&
            (!rx->shared || rx->shared[rx->freed % rx->buffers].left == 0))
         rx->freed++;
-    while (rx->posted - rx->freed < rx->buffers && rx->posted - rx->arrived < rx->window) {
+    while (rx->posted - rx->freed < rx->buffers && rx->posted - rx->landed < rx->window) {
         unsigned at = (unsigned)(rx->posted % rx->buffers);
         void *data = rx->mem + at * rx->buffer_bytes, *mh = rx->mhandle;
         size_t size = rx->buffer_bytes;
         int tag = 0;
-        ret = comm->net->irecv(rx->conn, 1, &data, &size, &tag, &mh, &rx->req[at]);
+        if (rx->bodies)
+            ret = comm->net->irecv_parts(
+                rx->conn,
+                (const struct nb_net_part[2]){
+                    {data, size, mh}, {rx->bodies + at * rx->body_bytes, rx->body_bytes, rx->body_mhandle}},
+                0, &rx->req[at]);
+        else
+            ret = comm->net->irecv(rx->conn, 1, &data, &size, &tag, &mh, &rx->req[at]);
         if (ret) { /* the transport read up to the connection's end for the receives posted before */
-            (void)harvest(comm, rx);
+            const int last = harvest(comm, rx);
+            if (last >= 0 && rx->arrived < rx->landed) /* a flush first. The error comes again */
+                return moved | last;
             return rx_error(comm, peer, rx, ret);
         }
         if (!rx->req[at])
@@ -224,24 +290,28 @@ uint64_t nb_tx_reserve(struct nb_tx *tx, struct nb_shared *shared)
 
     push(tx, &(struct nb_tx_item){.data = shared ? shared->buf
                                                  : tx->mem + (number % tx->buffers) * tx->buffer_bytes,
+                                  .body = shared ? shared->body : nb_tx_body(tx),
                                   .shared = shared,
                                   .mhandle = shared ? tx->shared_mhandle : tx->mhandle});
     return number;
 }
 
-void nb_tx_ready(struct nb_tx *tx, uint64_t number, size_t len)
+void nb_tx_ready(struct nb_tx *tx, uint64_t number, size_t head, size_t len)
 {
     struct nb_tx_item *it = &tx->item[number % tx->buffers];
 
     if (tx->closed) /* the queue was dropped */
         return;
+    it->head = head;
     it->len = len;
     it->ready = 1;
 }
 
 void nb_tx_forward(struct nb_tx *tx, struct nb_shared *buffer)
 {
-    push(tx, &(struct nb_tx_item){.data = buffer->buf, .shared = buffer, .mhandle = tx->forward_mhandle});
+    push(tx,
+         &(struct nb_tx_item){
+             .data = buffer->buf, .body = buffer->body, .shared = buffer, .mhandle = tx->forward_mhandle});
 }
 
 const uint8_t *nb_rx_head(struct nb_coll_comm *comm, struct nb_peer *peer, enum nb_class cls)
@@ -255,6 +325,8 @@ const uint8_t *nb_rx_head(struct nb_coll_comm *comm, struct nb_peer *peer, enum 
     if (cls != NB_CLASS_CONTROL && !rx->parsed) {
         const char *why = "";
         size_t len = rx->len[rx->taken % rx->buffers];
+        if (rx->bodies)
+            len += nb_msg_header_at(buffer); /* it was told without the header */
         rx->head_bytes = nb_msg_parse(buffer, len, comm->token, comm->unit, &rx->head, &why);
         if (rx->head_bytes < 0) {
             nb_comm_error(comm, -EBADMSG, "malformed message of %zu bytes from %s: %s", len, peer->name, why);

@@ -3,6 +3,10 @@
  * Message rings over the transport's connections: one in each direction for each class and peer. The rules by
  * which peers share this node's link, and the set of rings that may have received something. For the engine
  * thread.
+ *
+ * A message has a header and a payload. They lie one behind the other, or, where payloads lie in the device's
+ * memory (flow/staging.c), headers in `mem` and payloads in `bodies`. The two ends of a connection may
+ * differ.
  */
 #ifndef NIBBLE_COLL_COMM_RING_H
 #define NIBBLE_COLL_COMM_RING_H
@@ -20,9 +24,10 @@ struct nb_peer;
 /* A buffer that several connections send. It is free when the last connection has taken it. */
 struct nb_shared {
     uint8_t *buf;
-    size_t len;
-    int ready; /* the buffer is complete and may be sent */
-    int left;  /* connections that still send it, and tasks that use it */
+    uint8_t *body;    /* the payload. NULL: behind the header */
+    size_t len, head; /* bytes of the message, and of its header (CONTROL: unused) */
+    int ready;        /* the buffer is complete and may be sent */
+    int left;         /* connections that still send it, and tasks that use it */
     uint64_t opno, off;
 };
 
@@ -33,11 +38,18 @@ struct nb_rx {
     void *mhandle;
     uint8_t *mem;
     size_t buffer_bytes; /* bytes of a message buffer */
-    unsigned buffers;    /* credits */
-    unsigned window;     /* receives posted at once */
+    uint8_t *bodies;     /* payloads. NULL: behind the headers */
+    size_t body_bytes;
+    void *body_mhandle;
+    unsigned buffers; /* credits */
+    unsigned window;  /* receives posted at once */
     void **req;
     size_t *len;
-    uint64_t posted, arrived, taken, freed; /* counters. Their message buffer is counter % buffers */
+    /* Payloads in `bodies` arrive when a flush behind their receive is done: up to then the device may not
+     * see them. */
+    void *flush;
+    uint64_t flushing;                              /* messages that it is for: all before this one */
+    uint64_t posted, landed, arrived, taken, freed; /* counters. Their message buffer is counter % buffers */
     /* For rings with forwarded messages (CONTRIB, and RESULT of the column): the unit of each message buffer.
      * A message buffer is free when all connections have sent it. */
     struct nb_shared *shared;
@@ -53,7 +65,8 @@ struct nb_rx {
 
 struct nb_tx_item {
     const void *data;
-    size_t len;
+    const void *body; /* NULL: behind the header */
+    size_t len, head;
     void *req;
     void *mhandle;
     struct nb_shared
@@ -72,6 +85,9 @@ struct nb_tx {
     void *forward_mhandle; /* of the receive ring whose message buffers it forwards (RESULT) */
     uint8_t *mem;
     size_t buffer_bytes;
+    uint8_t *bodies; /* payloads. NULL: behind the headers */
+    size_t body_bytes;
+    void *body_mhandle; /* of all payloads in the device's memory */
     unsigned buffers;
     struct nb_tx_item *item;
     uint64_t queued, sent, done;
@@ -104,11 +120,16 @@ static inline void *nb_tx_buffer(struct nb_tx *tx)
     return tx->queued - tx->done < tx->buffers ? tx->mem + (tx->queued % tx->buffers) * tx->buffer_bytes
                                                : NULL;
 }
+/* Return where its payload goes. NULL: behind its header. */
+static inline uint8_t *nb_tx_body(const struct nb_tx *tx)
+{
+    return tx->bodies ? tx->bodies + (tx->queued % tx->buffers) * tx->body_bytes : NULL;
+}
 void nb_tx_push(struct nb_tx *tx, const void *data, size_t len, struct nb_shared *shared);
 /* Reserve an item whose bytes come later, into its own buffer or into `shared`. Return its number. Later
- * items wait for it. ready: mark its bytes as complete. */
+ * items wait for it. ready: mark its bytes as complete, `len` with a header of `head` bytes. */
 uint64_t nb_tx_reserve(struct nb_tx *tx, struct nb_shared *shared);
-void nb_tx_ready(struct nb_tx *tx, uint64_t item, size_t len);
+void nb_tx_ready(struct nb_tx *tx, uint64_t item, size_t head, size_t len);
 /* Return true when the oldest unsent item takes part in fairness. */
 static inline int nb_tx_is_fair(const struct nb_tx *tx)
 {
@@ -124,6 +145,18 @@ void nb_rx_take(struct nb_rx *rx);
 static inline unsigned nb_rx_at(const struct nb_rx *rx)
 {
     return (unsigned)(rx->taken % rx->buffers);
+}
+/* Return the payload of the message that nb_rx_head has returned, and the number of the buffer that has the
+ * payload `body`. */
+static inline uint8_t *nb_rx_body(const struct nb_rx *rx)
+{
+    return rx->bodies ? rx->bodies + nb_rx_at(rx) * rx->body_bytes
+                      : rx->mem + nb_rx_at(rx) * rx->buffer_bytes + rx->head_bytes;
+}
+static inline size_t nb_rx_number(const struct nb_rx *rx, const uint8_t *body)
+{
+    return rx->bodies ? (size_t)(body - rx->bodies) / rx->body_bytes
+                      : (size_t)(body - rx->mem) / rx->buffer_bytes;
 }
 
 /* ---- sharing the link -------------------------------------------------------------------------------- */

@@ -66,6 +66,13 @@ size_t nb_msg_header_bytes(const struct nb_msg *msg)
     return has_reference(msg->codec, msg->flags) ? NB_MSG_MAX_BYTES : NB_MSG_BYTES;
 }
 
+size_t nb_msg_header_at(const void *in)
+{
+    const uint8_t *b = in;
+
+    return has_reference(b[6], nb_get16(b + 10)) ? NB_MSG_MAX_BYTES : NB_MSG_BYTES;
+}
+
 size_t nb_msg_pack(const struct nb_msg *msg, void *out)
 {
     uint8_t *b = out;

@@ -66,6 +66,8 @@ enum {
 
 /* Return the length of the header that nb_msg_pack would write. */
 size_t nb_msg_header_bytes(const struct nb_msg *msg);
+/* Return the length of the header at `in`, which need not be a valid one. At least NB_MSG_BYTES are there. */
+size_t nb_msg_header_at(const void *in);
 /* Write the header to `out` (at least nb_msg_header_bytes). Return its length. */
 size_t nb_msg_pack(const struct nb_msg *msg, void *out);
 /* Read and check a header of a message of `len` bytes in all. Return the header's length, or -EBADMSG with

@@ -207,9 +207,10 @@ static void announce(struct nb_coll_comm *comm)
         explain_mesh(comm);
     NB_INFO(NCCL_INIT | NCCL_NET,
             "%s: connected over %s, %sschedule %s, device %s, wire units of %zu bytes, %u credits a peer and "
-            "class, staging %.1f MiB",
+            "class, staging %.1f MiB%s",
             comm->label, comm->net->name, grid, schedule, comm->device->ops->name, comm->unit,
-            comm->neighbors[0]->rx[NB_CLASS_CONTRIB].buffers, (double)comm->staging_bytes / (1 << 20));
+            comm->neighbors[0]->rx[NB_CLASS_CONTRIB].buffers, (double)comm->staging_bytes / (1 << 20),
+            nb_staging_on_device(comm) ? ", payloads in GPU memory" : "");
     nb_comm_log_plan(comm);
     nb_facts_log(comm);
 }

@@ -54,6 +54,8 @@ void nb_records_destroy(struct nb_coll_comm *comm);
 int nb_staging_create(struct nb_coll_comm *comm);
 /* Free the staging memory, after nb_staging_unregister. Also after a failed create or before any. */
 void nb_staging_destroy(struct nb_coll_comm *comm);
+/* Return true when payloads lie in the device's memory. */
+bool nb_staging_on_device(const struct nb_coll_comm *comm);
 
 /* Register the memory with the connections of the rings. Return 0 or a negative errno. Call
  * nb_staging_unregister in any case. */

@@ -74,10 +74,11 @@ static int forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const str
     if (ret <= 0)
         return ret;
     head = rx->head;
-    len = rx->len[nb_rx_at(rx)];
+    len = (size_t)rx->head_bytes + head.coded;
     if (head.func == NB_FUNC_ALL_GATHER && !nb_gather_can_take(comm, owner, &head))
         return 0;
     /* Hold the message buffer while the message is taken, which may complete the window. */
+    unit->head = (size_t)rx->head_bytes;
     unit->len = len;
     unit->left = 1;
     ret = head.func == NB_FUNC_ALL_GATHER ? nb_gather_take(comm, owner, from, win, segment, rx)

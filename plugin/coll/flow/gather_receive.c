@@ -198,7 +198,7 @@ int nb_gather_take(struct nb_coll_comm *comm, struct nb_peer *owner, struct nb_p
     t->msg = *m;
     t->owner = owner;
     t->peer = from;
-    t->body = rx->mem + nb_rx_at(rx) * rx->buffer_bytes + rx->head_bytes;
+    t->body = nb_rx_body(rx);
     t->bytes = m->bytes;
     t->values = win->recv + (m->offset - win->off);
     t->resent = false;

@@ -234,7 +234,7 @@ static int leave(struct nb_coll_comm *comm, struct nb_task *t)
         stats->would_be_bytes += len * copies_of(comm, t);
         nb_msg_describe(comm, t->op, &t->segment, &t->msg);
         t->msg.codec = NB_CODEC_RAW;
-        t->body = t->buf + NB_MSG_BYTES;
+        t->body = nb_task_body(t, NB_MSG_BYTES);
         t->from = NULL;
         t->step = NB_STEP_COPY;
         return NB_TASK_MORE;
@@ -245,10 +245,11 @@ static int leave(struct nb_coll_comm *comm, struct nb_task *t)
         stats->unchanged_units += copies_of(comm, t);
     nb_count_unit(comm, NB_FUNC_ALL_GATHER, &t->msg, len, copies_of(comm, t));
     if (t->unit) {
+        t->unit->head = nb_msg_header_bytes(&t->msg);
         t->unit->len = len;
         t->unit->ready = 1;
     } else {
-        nb_tx_ready(t->tx, t->item, len);
+        nb_tx_ready(t->tx, t->item, nb_msg_header_bytes(&t->msg), len);
     }
     t->step = NB_STEP_OWN;
     return NB_TASK_MORE;
@@ -288,10 +289,11 @@ static void count_moved(struct nb_task *t)
  */
 
 /* Begin with a segment whose bytes are at t->values. Write the known fields of the header, mark the place in
- * the reference as written by this operation, and set the task's first step. The message will be at `out`.
+ * the reference as written by this operation, and set the task's first step. In shadow mode the message will
+ * be at `scratch`.
  * This changes the reference's records, so call it once for each segment, in the order of operations and
  * segments. */
-static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *out)
+static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *scratch)
 {
     struct nb_op *op = t->op;
     struct nb_msg *msg = &t->msg;
@@ -305,7 +307,7 @@ static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *o
         msg->ref_number = op->ref->number;
         msg->version = op->ref->version + (op->ref->last_op != op->opno || op->ref->version == 0);
     }
-    t->body = out + nb_msg_header_bytes(msg);
+    t->body = scratch ? scratch + nb_msg_header_bytes(msg) : nb_task_body(t, nb_msg_header_bytes(msg));
     t->source_noted = false;
     switch (op->outcome) {
     case NB_REF_HIT:
@@ -522,10 +524,11 @@ int nb_gather_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const str
     t->tx = tx;
     t->shadowed = 0;
     t->buf = unit ? unit->buf : nb_tx_buffer(tx);
+    t->payload = unit ? unit->body : nb_tx_body(tx);
     if (tx)
         t->item = nb_tx_reserve(tx, NULL);
     comm->gathering++;
-    begin_piece(comm, t, comm->shadow ? comm->flow->scratch.mem + comm->buffer_bytes : t->buf);
+    begin_piece(comm, t, comm->shadow ? comm->flow->scratch.mem + comm->buffer_bytes : NULL);
     nb_task_ask(comm, t);
     return nb_task_run(comm, t);
 }

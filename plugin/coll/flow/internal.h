@@ -118,7 +118,8 @@ struct nb_task {
     uint64_t delivers; /* bytes of the window that the task delivers when it ends */
 
     struct nb_msg msg;
-    uint8_t *buf; /* the message: header, then body */
+    uint8_t *buf;     /* the message's header */
+    uint8_t *payload; /* where the body is to be made. NULL: behind the header */
     uint8_t *body;
     uint8_t *values;
     const uint8_t *from;
@@ -198,6 +199,11 @@ static inline int nb_task_prove(struct nb_task *task)
         return NB_TASK_OVER;
     task->step = NB_STEP_PROVE;
     return NB_TASK_MORE;
+}
+/* Return where a body goes whose header has `header` bytes. */
+static inline uint8_t *nb_task_body(const struct nb_task *task, size_t header)
+{
+    return task->payload ? task->payload : task->buf + header;
 }
 /* Take the message at the head of `rx` and hold its message buffer for the task. release: give the message
  * buffer back. */
@@ -571,6 +577,9 @@ bool nb_retransmit_copied(struct nb_coll_comm *comm, struct nb_task *task, int *
 struct nb_staging {
     uint8_t *arrivals; /* memory of all rings with forwarded messages, by rank */
     size_t arrivals_bytes;
+    uint8_t *payload; /* memory of all payloads in the device's memory. NULL: they lie behind their headers */
+    size_t payload_bytes, payload_used;
+    bool refused; /* the transport could not register it */
 };
 
 /* ---- state ------------------------------------------------------------------------------------------- */

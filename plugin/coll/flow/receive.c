@@ -39,8 +39,7 @@ static int take_result(struct nb_coll_comm *comm, struct nb_peer *peer, struct n
 {
     const struct nb_rx *rx = &peer->rx[NB_CLASS_RESULT];
 
-    if (nb_payload_verify(comm, peer, nb_segment_finisher(&t->segment), &rx->head,
-                          rx->mem + nb_rx_at(rx) * rx->buffer_bytes + rx->head_bytes)) {
+    if (nb_payload_verify(comm, peer, nb_segment_finisher(&t->segment), &rx->head, nb_rx_body(rx))) {
         nb_task_drop(comm, t);
         return -1;
     }
@@ -72,7 +71,7 @@ int nb_result_deliver(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb
     t->step = NB_STEP_DECODE;
     t->msg = *m;
     t->dtype = dtype;
-    t->body = rx->mem + nb_rx_at(rx) * rx->buffer_bytes + rx->head_bytes;
+    t->body = nb_rx_body(rx);
     t->values = win->recv + (m->offset - win->off);
     t->bytes = m->bytes;
     t->own = win->send + (m->offset - win->off);
@@ -99,9 +98,7 @@ static int take_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_c
         return nb_comm_error(comm, -EBADMSG, "%s sent a sum of %s %llu, whose type has no quantizer",
                              peer->name, nb_func_name(m->func), (unsigned long long)m->opno);
     }
-    t->sources[0] = (struct nb_source){.codec = m->codec,
-                                       .len = m->coded,
-                                       .coded = rx->mem + nb_rx_at(rx) * rx->buffer_bytes + rx->head_bytes};
+    t->sources[0] = (struct nb_source){.codec = m->codec, .len = m->coded, .coded = nb_rx_body(rx)};
     t->plain[0] = t->sources[0].coded;
     t->nsources = 1;
     t->own = win->send + (segment->off - win->off);

@@ -87,7 +87,7 @@ static struct nb_held_message contribution(const struct nb_coll_comm *comm, cons
 
     if (parked && side_of(comm, i) == ROW)
         return parked->held[i];
-    return (struct nb_held_message){rx->head, rx->mem + nb_rx_at(rx) * rx->buffer_bytes + rx->head_bytes};
+    return (struct nb_held_message){rx->head, nb_rx_body(rx)};
 }
 
 /* Return the bytes of the segment that all nodes take for values. Every node sends at least the real values.
@@ -187,7 +187,7 @@ static void release_heads(struct nb_coll_comm *comm, struct nb_task *t)
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_rx *rx = &comm->neighbors[i]->rx[NB_CLASS_CONTRIB];
         if (t->op->schedule->contributes(comm, &t->segment, comm->neighbors[i]->rank))
-            rx->held[(size_t)((const uint8_t *)t->sources[n++].coded - rx->mem) / rx->buffer_bytes]--;
+            rx->held[nb_rx_number(rx, t->sources[n++].coded)]--;
     }
 }
 
@@ -210,10 +210,11 @@ static void send_sum(struct nb_coll_comm *comm, struct nb_task *t)
     nb_msg_pack(&t->msg, t->buf);
     nb_count_unit(comm, t->op->func, &t->msg, len, copies);
     if (t->unit) {
+        t->unit->head = NB_MSG_BYTES;
         t->unit->len = len;
         t->unit->ready = 1;
     } else {
-        nb_tx_ready(t->tx, t->item, len);
+        nb_tx_ready(t->tx, t->item, NB_MSG_BYTES, len);
     }
 }
 
@@ -416,12 +417,14 @@ static int plan_message(struct nb_coll_comm *comm, struct nb_task *t, enum goal 
     if (goal != TO_ALL) {
         t->tx = ring_of(comm, goal, &t->segment);
         t->buf = nb_tx_buffer(t->tx);
+        t->payload = nb_tx_body(t->tx);
     } else {
         t->unit = &comm->flow->reduce.results
                        .shared[comm->flow->reduce.results.tail % comm->flow->reduce.results.buffers];
         t->buf = t->unit->buf;
+        t->payload = t->unit->body;
     }
-    t->body = t->buf + NB_MSG_BYTES;
+    t->body = nb_task_body(t, NB_MSG_BYTES);
     return 1;
 }
 

@@ -47,7 +47,7 @@ static int contributed(struct nb_coll_comm *comm, struct nb_task *t, ssize_t res
         nb_op_encoded(comm, op, &t->stats, t->bytes, (size_t)result);
         if (comm->shadow) {
             t->msg.codec = NB_CODEC_RAW;
-            t->body = t->buf + NB_MSG_BYTES;
+            t->body = nb_task_body(t, NB_MSG_BYTES);
             t->step = NB_STEP_COPY;
             return NB_TASK_MORE;
         }
@@ -58,7 +58,7 @@ static int contributed(struct nb_coll_comm *comm, struct nb_task *t, ssize_t res
     nb_payload_seal(comm, &t->msg, t->body);
     nb_msg_pack(&t->msg, t->buf);
     nb_count_unit(comm, op->func, &t->msg, NB_MSG_BYTES + t->msg.coded, 1);
-    nb_tx_ready(t->tx, t->item, NB_MSG_BYTES + t->msg.coded);
+    nb_tx_ready(t->tx, t->item, NB_MSG_BYTES, NB_MSG_BYTES + t->msg.coded);
     return NB_TASK_OVER;
 }
 
@@ -76,7 +76,7 @@ static int plan_contribution(struct nb_coll_comm *comm, struct nb_task *t, const
     t->msg.codec = (uint8_t)codec;
     t->values = (uint8_t *)(uintptr_t)src; /* only read */
     t->bytes = segment->most;
-    t->body = t->buf + NB_MSG_BYTES;
+    t->body = nb_task_body(t, NB_MSG_BYTES);
     t->step = NB_STEP_COPY;
     t->next = contributed;
     if (codec == NB_CODEC_RAW)
@@ -104,6 +104,7 @@ static int send_contribution(struct nb_coll_comm *comm, struct nb_peer *peer, st
     if (!buf || !nb_op_settle(comm, win->op) || !(t = nb_task_new(comm, win, segment)))
         return 0;
     t->buf = buf;
+    t->payload = nb_tx_body(tx);
     if (!plan_contribution(comm, t, win->send + (segment->off - win->off)) || !nb_task_ask(comm, t)) {
         nb_task_drop(comm, t);
         return 0;

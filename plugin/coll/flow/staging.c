@@ -1,7 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of a communicator's rings and shared buffers, and its registration. */
+/*
+ * Memory of a communicator's rings and shared buffers, and its registration.
+ *
+ * Payloads lie in the device's memory where the transport reaches that memory and carries messages in two
+ * parts, and the device has memory for them (device/device.h). Headers stay in host memory. Otherwise, and
+ * where registration fails, payloads follow their headers. Each node decides for itself: a message is the
+ * same bytes in either place. CONTROL messages always lie in host memory, with the raw bytes that some carry.
+ */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "coll/flow/internal.h"
@@ -37,9 +46,134 @@ static size_t kept(const struct nb_coll_comm *comm, size_t buffer_bytes)
     return most && most < buffer_bytes ? most : buffer_bytes;
 }
 
+/* ---- payloads in the device's memory ------------------------------------------------------------------ */
+
+#define HEAD_BYTES 128u /* of a message buffer without its payload */
+_Static_assert(HEAD_BYTES >= NB_MSG_MAX_BYTES, "a header fits");
+
+/* Return the bytes of a payload, aligned for the device. They hold as much as a whole message buffer. */
+static size_t body_bytes(const struct nb_coll_comm *comm)
+{
+    return round_up(comm->buffer_bytes, 256);
+}
+
+/* Return the kinds of memory (enum nb_mem) that the transport reaches besides the host's. */
+static int reached(const struct nb_coll_comm *comm)
+{
+    struct nb_net_props props;
+
+    if (!comm->net->isend_parts || !comm->device->ops->dmabuf ||
+        comm->ctx->net->ops->properties(comm->ctx->net, comm->dev, &props) || !props.parts)
+        return 0;
+    return props.mem_support & (NB_MEM_CUDA | NB_MEM_DMABUF);
+}
+
+/* Return the bytes of a message buffer, and of its payload where that lies in the device's memory. */
+static size_t whole_bytes(const struct nb_coll_comm *comm, bool on_device)
+{
+    return on_device ? HEAD_BYTES + body_bytes(comm) : comm->buffer_bytes;
+}
+
+/* Allocate the payloads of `buffers` message buffers, for which the budget was taken. Where the device has no
+ * memory for them, give back what they need less in host memory. */
+static void make_payload(struct nb_coll_comm *comm, size_t buffers)
+{
+    struct nb_staging *s = &comm->flow->staging;
+    const size_t less = buffers * (whole_bytes(comm, true) - whole_bytes(comm, false));
+
+    s->payload_used = 0;
+    s->payload_bytes = buffers * body_bytes(comm);
+    s->payload = comm->device->ops->alloc(comm->device, NB_PLACE_PAYLOAD, s->payload_bytes);
+    if (s->payload)
+        return;
+    nb_budget_give(comm->ctx->budgets, NB_BUDGET_STAGING, less);
+    comm->staging_bytes -= less;
+}
+
+/* Take the payloads of `buffers` message buffers. NULL: they follow their headers. */
+static uint8_t *take_payload(struct nb_coll_comm *comm, unsigned buffers)
+{
+    struct nb_staging *s = &comm->flow->staging;
+    const size_t at = s->payload_used;
+
+    if (!s->payload)
+        return NULL;
+    s->payload_used += buffers * body_bytes(comm);
+    return s->payload + at;
+}
+
+/* Register them with a connection. */
+static int register_payload(struct nb_coll_comm *comm, void *conn, int fd, void **mhandle)
+{
+    struct nb_staging *s = &comm->flow->staging;
+
+    return fd >= 0 ? comm->net->reg_mr_dmabuf(conn, s->payload, s->payload_bytes, NB_MEM_CUDA, 0, fd, mhandle)
+                   : comm->net->reg_mr(conn, s->payload, s->payload_bytes, NB_MEM_CUDA, mhandle);
+}
+
+static int register_with_all(struct nb_coll_comm *comm, int fd)
+{
+    int ret = 0;
+
+    for (int i = 0; i < comm->nneighbors && !ret; i++) {
+        for (int c = 0; c < NB_CLASS_CONTROL && !ret; c++) {
+            struct nb_tx *tx = &comm->neighbors[i]->tx[c];
+            struct nb_rx *rx = &comm->neighbors[i]->rx[c];
+            ret = register_payload(comm, rx->conn, fd, &rx->body_mhandle);
+            if (!ret)
+                ret = register_payload(comm, tx->conn, fd, &tx->body_mhandle);
+        }
+    }
+    return ret;
+}
+
+static void unregister_payloads(struct nb_coll_comm *comm)
+{
+    for (int i = 0; i < comm->nneighbors; i++) {
+        for (int c = 0; c < NB_CLASS_CONTROL; c++) {
+            struct nb_tx *tx = &comm->neighbors[i]->tx[c];
+            struct nb_rx *rx = &comm->neighbors[i]->rx[c];
+            if (rx->conn && rx->body_mhandle)
+                comm->net->dereg_mr(rx->conn, rx->body_mhandle);
+            if (tx->conn && tx->body_mhandle)
+                comm->net->dereg_mr(tx->conn, tx->body_mhandle);
+            rx->body_mhandle = tx->body_mhandle = NULL;
+        }
+    }
+}
+
+/* Register by DMA-BUF, and where that fails by address. What fails is no warning: host memory serves, too. */
+static int register_payloads(struct nb_coll_comm *comm)
+{
+    struct nb_staging *s = &comm->flow->staging;
+    const int kinds = reached(comm);
+    int ret = -ENOTSUP, fd;
+
+    nb_log_mildly(true);
+    if (kinds & NB_MEM_DMABUF && comm->net->reg_mr_dmabuf) {
+        fd = comm->device->ops->dmabuf(comm->device, s->payload, s->payload_bytes);
+        ret = fd < 0 ? fd : register_with_all(comm, fd);
+        if (fd >= 0)
+            close(fd);
+        if (ret)
+            unregister_payloads(comm);
+    }
+    if (ret && kinds & NB_MEM_CUDA)
+        ret = register_with_all(comm, -1);
+    nb_log_mildly(false);
+    return ret;
+}
+
+bool nb_staging_on_device(const struct nb_coll_comm *comm)
+{
+    return comm->flow->staging.payload != NULL;
+}
+
+/* ---- rings ------------------------------------------------------------------------------------------- */
+
 /* Create a receive ring. With `mem` (memory of all such rings) its message buffers can be forwarded. */
 static int make_rx(struct nb_coll_comm *comm, struct nb_rx *rx, size_t buffer_bytes, unsigned buffers,
-                   uint8_t *mem)
+                   uint8_t *mem, uint8_t *bodies)
 {
     buffer_bytes = kept(comm, buffer_bytes);
     rx->buffer_bytes = buffer_bytes;
@@ -56,6 +190,10 @@ static int make_rx(struct nb_coll_comm *comm, struct nb_rx *rx, size_t buffer_by
             rx->shared[i] = (struct nb_shared){.buf = mem + i * buffer_bytes, .ready = 1};
     }
     rx->held = calloc(buffers, sizeof(*rx->held));
+    rx->bodies = bodies;
+    rx->body_bytes = body_bytes(comm);
+    for (unsigned i = 0; rx->shared && i < buffers; i++)
+        rx->shared[i].body = bodies ? bodies + i * rx->body_bytes : NULL;
     return rx->req && rx->len && rx->mem && rx->held && (!mem || rx->shared) ? 0 : -ENOMEM;
 }
 
@@ -66,6 +204,8 @@ static int make_tx(struct nb_coll_comm *comm, struct nb_tx *tx, enum nb_class cl
     tx->cls = cls;
     tx->buffer_bytes = buffer_bytes;
     tx->buffers = buffers;
+    tx->bodies = cls == NB_CLASS_CONTROL ? NULL : take_payload(comm, buffers);
+    tx->body_bytes = body_bytes(comm);
     tx->item = calloc(buffers, sizeof(*tx->item));
     tx->mem = wire_alloc(comm, buffer_bytes * buffers);
     return tx->item && tx->mem ? 0 : -ENOMEM;
@@ -73,6 +213,8 @@ static int make_tx(struct nb_coll_comm *comm, struct nb_tx *tx, enum nb_class cl
 
 static int make_pool(struct nb_coll_comm *comm, struct nb_pool *pool, size_t buffer_bytes, unsigned buffers)
 {
+    uint8_t *bodies = take_payload(comm, buffers);
+
     buffer_bytes = kept(comm, buffer_bytes);
     pool->buffer_bytes = buffer_bytes;
     pool->buffers = buffers;
@@ -81,7 +223,8 @@ static int make_pool(struct nb_coll_comm *comm, struct nb_pool *pool, size_t buf
     if (!pool->shared || !pool->mem)
         return -ENOMEM;
     for (unsigned i = 0; i < buffers; i++)
-        pool->shared[i].buf = pool->mem + i * buffer_bytes;
+        pool->shared[i] = (struct nb_shared){.buf = pool->mem + i * buffer_bytes,
+                                             .body = bodies ? bodies + i * body_bytes(comm) : NULL};
     return 0;
 }
 
@@ -95,7 +238,8 @@ int nb_staging_create(struct nb_coll_comm *comm)
 {
     const struct nb_params *p = comm->ctx->params;
     /* On a grid this node also forwards messages of the column along the row. */
-    size_t peers = (size_t)comm->nneighbors, forwarded = peers + (size_t)comm->grid.rows - 1, left, each;
+    size_t peers = (size_t)comm->nneighbors, forwarded = peers + (size_t)comm->grid.rows - 1, left, each, own;
+    const bool on_device = !comm->flow->staging.refused && reached(comm);
     uint8_t *at;
     unsigned credits = (unsigned)p->credits;
     int ret = 0;
@@ -106,7 +250,7 @@ int nb_staging_create(struct nb_coll_comm *comm)
         return -ENOMEM;
     /* Two classes in each direction with every peer, and two pools. All message buffers count, although
      * untouched ones cost no memory. */
-    each = (peers * 4 + 2) * comm->buffer_bytes;
+    each = (peers * 4 + 2) * whole_bytes(comm, on_device);
     do { /* another communicator may take memory after the check */
         left = nb_budget_left(comm->ctx->budgets, NB_BUDGET_STAGING);
         if (left < each)
@@ -121,7 +265,10 @@ int nb_staging_create(struct nb_coll_comm *comm)
                 credits, (long long)p->credits);
     comm->flow->reduce.partial =
         comm->device->ops->alloc(comm->device, NB_PLACE_STATE, NB_PARTIALS * comm->unit);
-    comm->flow->staging.arrivals_bytes = forwarded * credits * kept(comm, comm->buffer_bytes);
+    if (on_device)
+        make_payload(comm, (peers * 4 + 2) * credits);
+    own = comm->flow->staging.payload ? HEAD_BYTES : comm->buffer_bytes;
+    comm->flow->staging.arrivals_bytes = forwarded * credits * kept(comm, own);
     comm->flow->staging.arrivals = wire_alloc(comm, comm->flow->staging.arrivals_bytes);
     if (!comm->flow->staging.arrivals || !comm->flow->reduce.partial)
         ret = -ENOMEM;
@@ -129,15 +276,16 @@ int nb_staging_create(struct nb_coll_comm *comm)
     for (int i = 0; i < comm->nneighbors && !ret; i++) {
         struct nb_peer *peer = comm->neighbors[i];
         int column = nb_on_grid(comm) && nb_grid_same_column(comm->grid, peer->rank, comm->rank);
-        ret = make_rx(comm, &peer->rx[NB_CLASS_CONTRIB], comm->buffer_bytes, credits, at);
-        at += credits * kept(comm, comm->buffer_bytes);
+        ret = make_rx(comm, &peer->rx[NB_CLASS_CONTRIB], own, credits, at, take_payload(comm, credits));
+        at += credits * kept(comm, own);
         if (!ret)
-            ret = make_rx(comm, &peer->rx[NB_CLASS_RESULT], comm->buffer_bytes, credits, column ? at : NULL);
-        at += column ? credits * kept(comm, comm->buffer_bytes) : 0;
+            ret = make_rx(comm, &peer->rx[NB_CLASS_RESULT], own, credits, column ? at : NULL,
+                          take_payload(comm, credits));
+        at += column ? credits * kept(comm, own) : 0;
         for (int c = 0; c < NB_CLASS_CONTROL && !ret; c++)
-            ret = make_tx(comm, &peer->tx[c], (enum nb_class)c, comm->buffer_bytes, credits);
+            ret = make_tx(comm, &peer->tx[c], (enum nb_class)c, own, credits);
         if (!ret)
-            ret = make_rx(comm, &peer->rx[NB_CLASS_CONTROL], CONTROL_RX_BYTES, CONTROL_SLOTS_RX, NULL);
+            ret = make_rx(comm, &peer->rx[NB_CLASS_CONTROL], CONTROL_RX_BYTES, CONTROL_SLOTS_RX, NULL, NULL);
         if (!ret)
             ret = make_tx(comm, &peer->tx[NB_CLASS_CONTROL], NB_CLASS_CONTROL, 256,
                           nb_on_grid(comm) ? CONTROL_SLOTS_GRID : CONTROL_SLOTS_TX);
@@ -148,9 +296,9 @@ int nb_staging_create(struct nb_coll_comm *comm)
             ret = -ENOMEM;
     }
     if (!ret)
-        ret = make_pool(comm, &comm->flow->gather.units, comm->buffer_bytes, credits);
+        ret = make_pool(comm, &comm->flow->gather.units, own, credits);
     if (!ret)
-        ret = make_pool(comm, &comm->flow->reduce.results, comm->buffer_bytes, credits);
+        ret = make_pool(comm, &comm->flow->reduce.results, own, credits);
     return ret;
 }
 
@@ -158,6 +306,7 @@ static void free_pool(struct nb_coll_comm *comm, struct nb_pool *pool)
 {
     wire_free(comm, pool->mem, pool->buffer_bytes * pool->buffers);
     free(pool->shared);
+    memset(pool, 0, sizeof(*pool));
 }
 
 void nb_staging_destroy(struct nb_coll_comm *comm)
@@ -176,17 +325,27 @@ void nb_staging_destroy(struct nb_coll_comm *comm)
             free(rx->shared);
             free(rx->held);
             free(tx->item);
+            *tx = (struct nb_tx){.conn = tx->conn};
+            *rx = (struct nb_rx){.conn = rx->conn};
         }
         wire_free(comm, comm->neighbors[i]->flow->raw.answer.buf, CONTROL_RX_BYTES);
         free(comm->neighbors[i]->flow->raw.ask);
+        memset(&comm->neighbors[i]->flow->raw, 0, sizeof(comm->neighbors[i]->flow->raw));
     }
     wire_free(comm, comm->flow->staging.arrivals, comm->flow->staging.arrivals_bytes);
     comm->device->ops->free(comm->device, NB_PLACE_STATE, comm->flow->reduce.partial,
                             NB_PARTIALS * comm->unit);
+    if (comm->flow->staging.payload)
+        comm->device->ops->free(comm->device, NB_PLACE_PAYLOAD, comm->flow->staging.payload,
+                                comm->flow->staging.payload_bytes);
     free_pool(comm, &comm->flow->gather.units);
     free_pool(comm, &comm->flow->reduce.results);
     wire_free(comm, comm->flow->scratch.mem, 2 * comm->buffer_bytes);
     nb_budget_give(comm->ctx->budgets, NB_BUDGET_STAGING, comm->staging_bytes);
+    comm->flow->staging = (struct nb_staging){.refused = comm->flow->staging.refused};
+    comm->flow->scratch = (struct nb_scratch){0};
+    comm->flow->reduce.partial = NULL;
+    comm->staging_bytes = 0;
 }
 
 /* ---- registration with the transport ----------------------------------------------------------------- */
@@ -194,8 +353,16 @@ void nb_staging_destroy(struct nb_coll_comm *comm)
 int nb_staging_register(struct nb_coll_comm *comm)
 {
     const struct nb_net_ops *net = comm->net;
-    int ret = 0;
+    int ret = comm->flow->staging.payload ? register_payloads(comm) : 0;
 
+    if (ret) {
+        NB_INFO(NCCL_INIT | NCCL_NET, "%s: payloads stay in host memory: GPU memory cannot be registered: %s",
+                comm->label, strerror(-ret));
+        unregister_payloads(comm);
+        nb_staging_destroy(comm);
+        comm->flow->staging.refused = true;
+        ret = nb_staging_create(comm);
+    }
     for (int i = 0; i < comm->nneighbors && !ret; i++) {
         for (int c = 0; c < NB_CLASS_COUNT && !ret; c++) {
             struct nb_tx *tx = &comm->neighbors[i]->tx[c];
@@ -245,4 +412,5 @@ void nb_staging_unregister(struct nb_coll_comm *comm)
             rx->mhandle = tx->mhandle = tx->shared_mhandle = tx->forward_mhandle = NULL;
         }
     }
+    unregister_payloads(comm);
 }

@@ -29,6 +29,7 @@ struct nb_task *nb_task_new(struct nb_coll_comm *comm, struct nb_coll_req *win,
     t->first = segment->first;
     t->ref = NULL;
     t->from = NULL;
+    t->payload = NULL;
     return t;
 }
 

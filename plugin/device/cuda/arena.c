@@ -2,8 +2,9 @@
 /*
  * GPU memory of nibble's own: residuals, references, sums, the kernel's workspaces.
  *
- * Threads: one at a time (the lock of struct nb_gpu, which nb_arena_grow takes by itself), with the context
- * entered. nb_arena_cut and nb_arena_give need no context.
+ * Threads: one at a time (the lock of struct nb_gpu, which nb_arena_grow and nb_arena_take_whole take by
+ * themselves), with the context entered. nb_arena_cut, nb_arena_give and nb_arena_give_whole need no
+ * context.
  *
  * Addresses for all of the GPU's memory are reserved once. Physical memory is mapped behind them on demand,
  * by NCCL's thread at connect and later by the driver thread (thread.c). Mapping neither waits for the GPU
@@ -48,16 +49,17 @@ static int append(struct nb_arena *a, nb_cu_ptr at, size_t bytes)
     return 0;
 }
 
-static int add_map(struct nb_arena *a, nb_cu_ptr at, size_t bytes, unsigned long long handle)
+/* Note memory. `whole`: it is no free block. */
+static int add_map(struct nb_arena *a, nb_cu_ptr at, size_t bytes, unsigned long long handle, bool whole)
 {
     struct nb_arena_map *map = calloc(1, sizeof(*map));
 
-    if (!map || append(a, at, bytes)) {
+    if (!map || (!whole && append(a, at, bytes))) {
         free(map);
         NB_WARN("cuda: out of memory");
         return -ENOMEM;
     }
-    *map = (struct nb_arena_map){.at = at, .bytes = bytes, .handle = handle, .next = a->maps};
+    *map = (struct nb_arena_map){.at = at, .bytes = bytes, .handle = handle, .whole = whole, .next = a->maps};
     a->maps = map;
     a->mapped += bytes;
     return 0;
@@ -96,13 +98,14 @@ static void unplace(struct nb_arena *a, nb_cu_ptr at, size_t bytes, pthread_mute
     let_go(lock);
 }
 
-/* Map `bytes` more bytes behind the mapped ones. `lock` is taken only for the arena's own members, never
- * across a call of the driver. NULL: held, or unnecessary. */
-static int map_more(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
+/* Map `bytes` more bytes behind the mapped ones, at *out. `lock` is taken only for the arena's own members,
+ * never across a call of the driver. NULL: held, or unnecessary. whole: for one user and the adapters. */
+static int map_more(struct nb_arena *a, size_t bytes, bool whole, pthread_mutex_t *lock, nb_cu_ptr *out)
 {
     const struct nb_cuda *cu = a->cuda->cu;
     struct nb_cu_alloc_prop prop = {.type = NB_CU_ALLOC_PINNED,
-                                    .location = {NB_CU_LOCATION_DEVICE, a->cuda->device}};
+                                    .location = {NB_CU_LOCATION_DEVICE, a->cuda->device},
+                                    .gpu_direct_rdma = whole};
     struct nb_cu_access access = {.location = {NB_CU_LOCATION_DEVICE, a->cuda->device},
                                   .flags = NB_CU_ACCESS_READWRITE};
     nb_cu_ptr at = place(a, bytes, lock);
@@ -121,7 +124,7 @@ static int map_more(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
         ret = NB_CU(cu, what, MemSetAccess(at, bytes, &access, 1));
         if (!ret) {
             hold(lock);
-            ret = add_map(a, at, bytes, handle);
+            ret = add_map(a, at, bytes, handle, whole);
             let_go(lock);
         }
         if (ret)
@@ -131,11 +134,13 @@ static int map_more(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
         cu->MemRelease(handle);
         unplace(a, at, bytes, lock);
     }
+    *out = at;
     return ret;
 }
 
-/* Return 0 when the arena may take `bytes` more and leave the job its reserve. */
-static int may_grow(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
+/* Return 0 when the arena may take `bytes` more and leave the job its reserve. Log the first refusal of
+ * memory for errors and references, and each of memory for payloads (`whole`). */
+static int may_grow(struct nb_arena *a, size_t bytes, bool whole, pthread_mutex_t *lock)
 {
     size_t left = 0, all = 0;
     bool full, first;
@@ -144,16 +149,16 @@ static int may_grow(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
         return -EIO;
     hold(lock);
     full = bytes > a->reserved - a->placed || left < a->keep || left - a->keep < bytes;
-    first = full && !a->told_full;
-    a->told_full |= full;
+    first = full && (whole || !a->told_full);
+    a->told_full |= full && !whole;
     let_go(lock);
     if (full) {
         if (first)
-            NB_INFO(
-                NCCL_NET,
-                "cuda: GPU %d: no %zu MiB more for errors and references: %zu MiB are left, of which the job "
-                "keeps %zu (NIBBLE_GPU_RESERVE_MB)",
-                a->cuda->ordinal, bytes >> 20, left >> 20, a->keep >> 20);
+            NB_INFO(NCCL_NET,
+                    "cuda: GPU %d: no %zu MiB more for %s: %zu MiB are left, of which the job "
+                    "keeps %zu (NIBBLE_GPU_RESERVE_MB)",
+                    a->cuda->ordinal, bytes >> 20, whole ? "payloads of messages" : "errors and references",
+                    left >> 20, a->keep >> 20);
         return -ENOMEM;
     }
     return 0;
@@ -161,14 +166,15 @@ static int may_grow(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
 
 int nb_arena_grow(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
 {
+    nb_cu_ptr at;
     int ret;
 
     if (!a->virtual_memory)
         return -ENOMEM;
     bytes = round_up(bytes > STEP ? bytes : STEP, a->granularity);
-    ret = may_grow(a, bytes, lock);
+    ret = may_grow(a, bytes, false, lock);
     if (!ret)
-        ret = map_more(a, bytes, lock);
+        ret = map_more(a, bytes, false, lock, &at);
     if (!ret) {
         hold(lock);
         a->grown++;
@@ -196,7 +202,7 @@ int nb_arena_open(struct nb_arena *a, const struct nb_cuda_context *cuda, size_t
         ret = NB_CU(cu, "memory for errors and references", MemAlloc_v2(&at, FIXED_BYTES));
         if (ret)
             return ret;
-        ret = add_map(a, at, FIXED_BYTES, 0);
+        ret = add_map(a, at, FIXED_BYTES, 0, false);
         if (ret)
             cu->MemFree_v2(at);
         return ret;
@@ -218,7 +224,7 @@ int nb_arena_open(struct nb_arena *a, const struct nb_cuda_context *cuda, size_t
         a->base = 0;
         return ret;
     }
-    return map_more(a, round_up(STEP, a->granularity), NULL);
+    return map_more(a, round_up(STEP, a->granularity), false, NULL, &at);
 }
 
 void nb_arena_close(struct nb_arena *a)
@@ -287,6 +293,64 @@ nb_cu_ptr nb_arena_take(struct nb_arena *a, size_t bytes)
     if (!at)
         a->refused++;
     return at;
+}
+
+/* Take [at, at + bytes) out of the blocks where all of it is free: a communicator that has closed had it. */
+static bool carve(struct nb_arena *a, nb_cu_ptr at, size_t bytes)
+{
+    for (struct nb_arena_block **p = &a->blocks, *b; (b = *p); p = &b->next) {
+        const nb_cu_ptr end = b->at + b->bytes;
+
+        if (b->used || b->at > at || end < at + bytes)
+            continue;
+        if (end > at + bytes && append(a, at + bytes, end - at - bytes))
+            return false;
+        b->bytes = at - b->at;
+        if (!b->bytes) {
+            *p = b->next;
+            free(b);
+        }
+        return true;
+    }
+    return false;
+}
+
+/* Return whether adapters can be given memory of the arena. Log why not. */
+static bool is_for_adapters(const struct nb_arena *a)
+{
+    int able = 0;
+
+    if (a->virtual_memory &&
+        NB_CU(a->cuda->cu, "memory for adapters",
+              DeviceGetAttribute(&able, NB_CU_ATTR_RDMA_OF_VIRTUAL_MEMORY, a->cuda->device)))
+        return false;
+    if (!able)
+        NB_INFO(NCCL_NET, "cuda: GPU %d has no virtual memory that adapters reach", a->cuda->ordinal);
+    return able;
+}
+
+nb_cu_ptr nb_arena_take_whole(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
+{
+    nb_cu_ptr at = 0;
+
+    if (bytes > SIZE_MAX / 2 || !is_for_adapters(a))
+        return 0;
+    bytes = round_up(bytes, a->granularity);
+    hold(lock);
+    for (const struct nb_arena_map *map = a->maps; map && !at; map = map->next)
+        if (map->whole && map->bytes >= bytes && carve(a, map->at, map->bytes))
+            at = map->at;
+    let_go(lock);
+    if (at || (!may_grow(a, bytes, true, lock) && !map_more(a, bytes, true, lock, &at)))
+        return at;
+    return 0;
+}
+
+void nb_arena_give_whole(struct nb_arena *a, nb_cu_ptr at)
+{
+    for (const struct nb_arena_map *map = a->maps; map; map = map->next)
+        if (map->at == at && append(a, at, map->bytes))
+            NB_WARN("cuda: out of memory");
 }
 
 void nb_arena_give(struct nb_arena *a, nb_cu_ptr at)

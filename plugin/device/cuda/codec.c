@@ -7,19 +7,19 @@
 #include "base/nccl_names.h"
 #include "device/host/host.h"
 
-/* The kernel's operations for each codec. The CPU does the rest. */
+/* The kernel's operations for each codec. The CPU encodes with the rest. */
 struct by_kernel {
-    bool encodes, decodes;
+    bool encodes;
     uint8_t encode, decode; /* enum nb_gpu_op */
 };
 
 static const struct by_kernel kernels[NB_CODEC_CODES] = {
-    [NB_CODEC_RAW] = {.decodes = true, .decode = NB_GPU_DECODE},
-    [NB_CODEC_INT4] = {true, true, NB_GPU_ENCODE, NB_GPU_DECODE},
-    [NB_CODEC_INT6] = {true, true, NB_GPU_ENCODE, NB_GPU_DECODE},
-    [NB_CODEC_INT8] = {true, true, NB_GPU_ENCODE, NB_GPU_DECODE},
-    [NB_CODEC_ULP] = {true, true, NB_GPU_ULP_ENCODE, NB_GPU_ULP_DECODE},
-    [NB_CODEC_DELTA4] = {true, true, NB_GPU_DELTA4_ENCODE, NB_GPU_DELTA4_DECODE},
+    [NB_CODEC_RAW] = {.decode = NB_GPU_DECODE},
+    [NB_CODEC_INT4] = {true, NB_GPU_ENCODE, NB_GPU_DECODE},
+    [NB_CODEC_INT6] = {true, NB_GPU_ENCODE, NB_GPU_DECODE},
+    [NB_CODEC_INT8] = {true, NB_GPU_ENCODE, NB_GPU_DECODE},
+    [NB_CODEC_ULP] = {true, NB_GPU_ULP_ENCODE, NB_GPU_ULP_DECODE},
+    [NB_CODEC_DELTA4] = {true, NB_GPU_DELTA4_ENCODE, NB_GPU_DELTA4_DECODE},
 };
 
 /* Set the fields that describe the values: `n` counts bytes with a reference, else values. */
@@ -83,37 +83,33 @@ ssize_t nb_cuda_dev_encode(struct nb_device *dev, struct nb_work *work, const st
         return -EINVAL; /* the CPU cannot reach residuals, and the engine aligns its memory for the kernel */
     seen.src = nb_cuda_dev_view(d, 0, e->src, e->bytes, 1);
     seen.ref = seen.src && e->ref ? nb_cuda_dev_view(d, 1, e->ref, e->bytes, 1) : NULL;
-    if (!seen.src || (e->ref && !seen.ref))
+    seen.cap = e->cap < d->bounce_bytes ? e->cap : d->bounce_bytes;
+    seen.dst = nb_cuda_dev_view(d, 2, e->dst, seen.cap, 0);
+    if (!seen.src || (e->ref && !seen.ref) || !seen.dst)
         return nb_cuda_dev_lost(d);
-    return e->codec->encode(&seen);
+    ret = e->codec->encode(&seen);
+    if (ret > 0 && nb_cuda_dev_unview(d, e->dst, seen.dst, (size_t)ret))
+        return nb_cuda_dev_lost(d);
+    return ret;
 }
 
-/* ---- Decoding and sums, by the CPU where the kernel cannot --------------------------------------------- */
+/* ---- Decoding and sums --------------------------------------------------------------------------------- */
 
-/* Open views for the CPU: of `in`, which it reads (NULL: no input), and of `dst`, which it writes, `bytes`
- * each. Return 0 or an error. */
-static int open_views(struct nb_cuda_device *d, const void *in, const void **seen, void *dst, void **out,
-                      size_t bytes)
+/* Do work whose values are not aligned as the kernel needs them: on copies. *in (0: no input) and c->dst have
+ * `bytes` bytes each. Payloads may lie where the CPU cannot reach them, so the CPU cannot do it. */
+static int on_copies(struct nb_cuda_device *d, struct nb_gpu_desc *c, uint64_t *in,
+                     const struct nb_source *sources, size_t bytes)
 {
-    *seen = nb_cuda_dev_view(d, 0, in, bytes, 1);
-    *out = in && !*seen ? NULL : nb_cuda_dev_view(d, 1, dst, bytes, 0);
-    return *out ? 0 : nb_cuda_dev_lost(d);
-}
+    void *dst = (void *)(uintptr_t)c->dst, *out = nb_cuda_dev_copied(d, 1, NULL, bytes);
+    int ret;
 
-/* Close the views. `ret`: the result of the CPU's function. */
-static int close_views(struct nb_cuda_device *d, int ret, void *dst, const void *out, size_t bytes)
-{
+    if (*in)
+        *in = nb_cuda_address(nb_cuda_dev_copied(d, 0, (const void *)(uintptr_t)*in, bytes));
+    if (!out || atomic_load(&d->gpu->ring.failed))
+        return nb_cuda_dev_lost(d);
+    c->dst = nb_cuda_address(out);
+    ret = (int)nb_cuda_dev_submit(d, NULL, c, sources, NULL);
     return ret ? ret : nb_cuda_dev_unview(d, dst, out, bytes);
-}
-
-/* Return whether the kernel knows the codecs of all sources. The kernel itself refuses invalid codec
- * numbers. */
-static bool kernel_sums(const struct nb_source *sources, size_t nsources)
-{
-    for (size_t s = 0; s < nsources; s++)
-        if (nb_codec_row(sources[s].codec) && !kernels[sources[s].codec].decodes)
-            return false;
-    return true;
 }
 
 int nb_cuda_dev_reduce(struct nb_device *dev, struct nb_work *work, enum nb_dtype type,
@@ -128,22 +124,12 @@ int nb_cuda_dev_reduce(struct nb_device *dev, struct nb_work *work, enum nb_dtyp
                             .first = first,
                             .own = nb_cuda_address(own),
                             .dst = nb_cuda_address(dst)};
-    const size_t bytes = n * nb_dtype_size(type);
-    const void *mine;
-    void *out;
-    int ret = -ENOTSUP;
+    int ret;
 
     if (nb_cuda_dev_check_reach(d, own) || nb_cuda_dev_check_reach(d, dst))
         return -EFAULT;
-    if (kernel_sums(sources, nsources))
-        ret = (int)nb_cuda_dev_submit(d, work, &c, sources, NULL);
-    if (ret != -ENOTSUP)
-        return ret;
-    ret = open_views(d, own, &mine, dst, &out, bytes);
-    if (ret)
-        return ret;
-    ret = nb_reduce(type, sources, nsources, mine, n, first, out);
-    return close_views(d, ret, dst, out, bytes);
+    ret = (int)nb_cuda_dev_submit(d, work, &c, sources, NULL);
+    return ret == -ENOTSUP ? on_copies(d, &c, &c.own, sources, n * nb_dtype_size(type)) : ret;
 }
 
 int nb_cuda_dev_decode(struct nb_device *dev, struct nb_work *work, const struct nb_decoding *g)
@@ -152,21 +138,13 @@ int nb_cuda_dev_decode(struct nb_device *dev, struct nb_work *work, const struct
     const struct by_kernel *kernel = &kernels[g->codec->code];
     const struct nb_source source = {g->codec->code, g->coded, g->len};
     struct nb_gpu_desc c = {.op = kernel->decode, .nsources = 1, .dst = nb_cuda_address(g->dst)};
-    struct nb_decoding seen = *g;
-    int ret = -ENOTSUP;
+    int ret;
 
     if ((!g->codec->reference && nb_cuda_dev_check_reach(d, g->coded)) || nb_cuda_dev_check_reach(d, g->dst))
         return -EFAULT;
     describe(&c, g->codec, g->format, g->bytes, g->first, g->ref);
-    if (kernel->decodes)
-        ret = (int)nb_cuda_dev_submit(d, work, &c, &source, NULL);
-    if (ret != -ENOTSUP)
-        return ret;
-    ret = open_views(d, g->ref, &seen.ref, g->dst, &seen.dst, g->bytes);
-    if (ret)
-        return ret;
-    ret = g->codec->decode(&seen);
-    return close_views(d, ret, g->dst, seen.dst, g->bytes);
+    ret = (int)nb_cuda_dev_submit(d, work, &c, &source, NULL);
+    return ret == -ENOTSUP ? on_copies(d, &c, &c.ref, &source, g->bytes) : ret;
 }
 
 int nb_cuda_dev_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDataType_t type, ncclRedOp_t op,
@@ -182,23 +160,14 @@ int nb_cuda_dev_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDa
                             .own = nb_cuda_address(own),
                             .dst = nb_cuda_address(dst)};
     const size_t bytes = n * nb_nccl_type_size(type);
-    struct nb_source *list;
-    const void *mine;
-    void *out;
-    int ret = -ENOTSUP;
+    int ret;
 
     if (nb_cuda_dev_check_reach(d, own) || nb_cuda_dev_check_reach(d, dst))
         return -EFAULT;
-    list = nsources <= d->gpu->ring.most ? d->list : NULL;
-    for (size_t i = 0; list && i < nsources; i++)
-        list[i] = (struct nb_source){NB_CODEC_RAW, sources[i], bytes};
-    if (list)
-        ret = (int)nb_cuda_dev_submit(d, work, &c, list, NULL);
-    if (ret != -ENOTSUP)
-        return ret;
-    ret = open_views(d, own, &mine, dst, &out, bytes);
-    if (ret)
-        return ret;
-    ret = nb_exact_reduce(type, op, sources, nsources, mine, n, out);
-    return close_views(d, ret, dst, out, bytes);
+    if (nsources > d->gpu->ring.most)
+        return -EINVAL;
+    for (size_t i = 0; i < nsources; i++)
+        d->list[i] = (struct nb_source){NB_CODEC_RAW, sources[i], bytes};
+    ret = (int)nb_cuda_dev_submit(d, work, &c, d->list, NULL);
+    return ret == -ENOTSUP ? on_copies(d, &c, &c.own, d->list, bytes) : ret;
 }

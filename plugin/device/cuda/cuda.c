@@ -72,7 +72,7 @@ static void cuda_begins(struct nb_device *dev)
 
 static void free_instance(struct nb_cuda_device *d)
 {
-    for (unsigned i = 0; i < 2; i++)
+    for (unsigned i = 0; i < 3; i++)
         nb_cuda_unpin(&d->gpu->cuda, d->bounce[i]);
     nb_gpu_put(d->gpu);
     nb_ranges_free(&d->ranges);
@@ -100,6 +100,7 @@ static const struct nb_device_ops cuda_ops = {
     .ready = cuda_ready,
     .alloc = nb_cuda_dev_alloc,
     .free = nb_cuda_dev_free,
+    .dmabuf = nb_cuda_dev_dmabuf,
     .poll = nb_cuda_dev_poll,
     .copy = nb_cuda_dev_copy,
     .zero = nb_cuda_dev_zero,
@@ -194,7 +195,7 @@ int nb_cuda_device_open(struct nb_context *ctx, const struct nb_device_wish *wis
         pthread_mutex_unlock(&d->gpu->lock);
         nb_cuda_leave(&d->gpu->cuda, mode);
     }
-    for (unsigned i = 0; i < 2 && !ret; i++)
+    for (unsigned i = 0; i < 3 && !ret; i++)
         if (!(d->bounce[i] = nb_cuda_pinned(&d->gpu->cuda, d->bounce_bytes)) ||
             nb_ranges_add(&d->ranges, d->bounce[i], d->bounce_bytes, NB_REACH_CPU))
             ret = -ENOMEM;

@@ -26,6 +26,8 @@ enum {
     NB_CU_ATTR_CAPABILITY_MAJOR = 75,
     NB_CU_ATTR_BLOCK_SHARED = 97, /* shared memory of a block, at most: MAX_SHARED_MEMORY_PER_BLOCK_OPTIN */
     NB_CU_ATTR_VIRTUAL_MEMORY = 102,
+    NB_CU_ATTR_RDMA_OF_VIRTUAL_MEMORY = 110, /* GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED */
+    NB_CU_ATTR_DMABUF = 124,
 
     NB_CU_HOST_PORTABLE = 1,
     NB_CU_HOST_DEVICEMAP = 2,
@@ -50,6 +52,7 @@ enum {
     NB_CU_LOCATION_DEVICE = 1,
     NB_CU_ACCESS_READWRITE = 3,
     NB_CU_GRANULARITY_RECOMMENDED = 1,
+    NB_CU_HANDLE_DMABUF = 1, /* of an address range */
 };
 
 struct nb_cu_launch_attr { /* CUlaunchAttribute */
@@ -145,6 +148,7 @@ struct nb_cu_access { /* CUmemAccessDesc */
     F(MemMap, (nb_cu_ptr, size_t, size_t, unsigned long long, unsigned long long)) \
     F(MemUnmap, (nb_cu_ptr, size_t)) \
     F(MemSetAccess, (nb_cu_ptr, size_t, const struct nb_cu_access *, size_t)) \
+    F(MemGetHandleForAddressRange, (void *, nb_cu_ptr, size_t, int, unsigned long long)) \
     F(PointerGetAttribute, (void *, int, nb_cu_ptr))
 
 struct nb_cuda {
@@ -209,6 +213,7 @@ struct nb_arena_map { /* physical memory behind a part of the arena */
     nb_cu_ptr at;
     size_t bytes;
     unsigned long long handle; /* 0: from cuMemAlloc */
+    bool whole;                /* of nb_arena_take_whole */
     struct nb_arena_map *next;
 };
 
@@ -241,6 +246,11 @@ nb_cu_ptr nb_arena_cut(struct nb_arena *arena, size_t bytes);
 /* Map `bytes` more. Return 0, or a negative errno after a log line. `lock` protects the arena from other
  * threads, and is taken only for its lists. NULL: the caller holds it. One thread at a time. */
 int nb_arena_grow(struct nb_arena *arena, size_t bytes, pthread_mutex_t *lock);
+/* Return the address of `bytes` of GPU memory behind one mapping of its own, which adapters may be given,
+ * or 0 where the GPU has no such memory, after a log line. `lock` as in nb_arena_grow. `give_whole`, with the
+ * lock held: let the arena use it as other memory, or for the next take_whole. */
+nb_cu_ptr nb_arena_take_whole(struct nb_arena *arena, size_t bytes, pthread_mutex_t *lock);
+void nb_arena_give_whole(struct nb_arena *arena, nb_cu_ptr at);
 /* Give back memory of nb_arena_take. It stays the arena's. */
 void nb_arena_give(struct nb_arena *arena, nb_cu_ptr at);
 

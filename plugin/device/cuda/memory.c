@@ -12,8 +12,10 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
+#include "device/cuda/cuda.h"
 
 void nb_ranges_init(struct nb_ranges *r)
 {
@@ -173,19 +175,24 @@ int nb_cuda_dev_may_view(struct nb_cuda_device *d, const void *p, size_t bytes)
     return reach_of(d, p) == NB_REACH_CPU || bytes <= d->bounce_bytes;
 }
 
-void *nb_cuda_dev_view(struct nb_cuda_device *d, unsigned i, const void *p, size_t bytes, int fill)
+void *nb_cuda_dev_copied(struct nb_cuda_device *d, unsigned i, const void *p, size_t bytes)
 {
-    if (!p || reach_of(d, p) == NB_REACH_CPU)
-        return (void *)(uintptr_t)p;
     if (bytes > d->bounce_bytes) {
         NB_WARN("cuda: %zu bytes of GPU memory at %p are more than the %zu that can be copied for the CPU",
                 bytes, p, d->bounce_bytes);
         atomic_store(&d->gpu->ring.failed, -EIO);
         return NULL;
     }
-    if (fill && copy_now(d, d->bounce[i], p, bytes))
+    if (p && copy_now(d, d->bounce[i], p, bytes))
         return NULL;
     return d->bounce[i];
+}
+
+void *nb_cuda_dev_view(struct nb_cuda_device *d, unsigned i, const void *p, size_t bytes, int fill)
+{
+    if (!p || reach_of(d, p) == NB_REACH_CPU)
+        return (void *)(uintptr_t)p;
+    return nb_cuda_dev_copied(d, i, fill ? p : NULL, bytes);
 }
 
 int nb_cuda_dev_unview(struct nb_cuda_device *d, void *to, const void *from, size_t bytes)
@@ -251,6 +258,38 @@ static nb_cu_ptr alloc_state(struct nb_cuda_device *d, size_t bytes)
     return at;
 }
 
+/* Payloads lie where NCCL's buffers lie: in GPU memory where NCCL was told that adapters reach it. */
+static void *alloc_payload(struct nb_cuda_device *d, size_t bytes)
+{
+    nb_cu_ptr at;
+    int mode;
+
+    if (!nb_cuda_pointers_claimed(d->gpu->ctx) || nb_cuda_enter(&d->gpu->cuda, &mode))
+        return NULL;
+    at = nb_arena_take_whole(&d->gpu->arena, bytes, &d->gpu->lock);
+    nb_cuda_leave(&d->gpu->cuda, mode);
+    return (void *)(uintptr_t)at;
+}
+
+int nb_cuda_dev_dmabuf(struct nb_device *dev, void *p, size_t bytes)
+{
+    const struct nb_cuda_context *cuda = &nb_cuda_of(dev)->gpu->cuda;
+    int mode, fd = -1, able = 0, ret = nb_cuda_enter(cuda, &mode);
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+    if (ret)
+        return ret;
+    ret = NB_CU(cuda->cu, "DMA-BUF", DeviceGetAttribute(&able, NB_CU_ATTR_DMABUF, cuda->device));
+    if (!ret && !able)
+        ret = -ENOTSUP;
+    if (!ret) /* pages of the mapping, which is longer */
+        ret = NB_CU(cuda->cu, "DMA-BUF",
+                    MemGetHandleForAddressRange(&fd, nb_cuda_address(p), (bytes + page - 1) / page * page,
+                                                NB_CU_HANDLE_DMABUF, 0));
+    nb_cuda_leave(cuda, mode);
+    return ret ? ret : fd;
+}
+
 void *nb_cuda_dev_alloc(struct nb_device *dev, enum nb_place place, size_t bytes)
 {
     struct nb_cuda_device *d = nb_cuda_of(dev);
@@ -258,6 +297,8 @@ void *nb_cuda_dev_alloc(struct nb_device *dev, enum nb_place place, size_t bytes
 
     if (place == NB_PLACE_WIRE)
         return alloc_wire(d, bytes ? bytes : 1);
+    if (place == NB_PLACE_PAYLOAD)
+        return alloc_payload(d, bytes);
     at = alloc_state(d, bytes);
     /* Zero it while the communicator connects, so that the first codec kernel runs before any other work can
      * wait for it. Later no thread could wait for its end. */
@@ -283,6 +324,9 @@ void nb_cuda_dev_free(struct nb_device *dev, enum nb_place place, void *p, size_
         return;
     }
     pthread_mutex_lock(&d->gpu->lock);
-    nb_arena_give(&d->gpu->arena, nb_cuda_address(p));
+    if (place == NB_PLACE_PAYLOAD)
+        nb_arena_give_whole(&d->gpu->arena, nb_cuda_address(p));
+    else
+        nb_arena_give(&d->gpu->arena, nb_cuda_address(p));
     pthread_mutex_unlock(&d->gpu->lock);
 }

@@ -60,7 +60,7 @@ struct nb_cuda_device {
     struct nb_gpu *gpu;
     unsigned inflight;       /* submitted and unfinished work. Under the GPU's lock */
     struct nb_source *list;  /* [nnodes] */
-    uint8_t *bounce[2];      /* pinned, for work of the CPU */
+    uint8_t *bounce[3];      /* pinned, for work of the CPU, and copies that are aligned */
     size_t bounce_bytes;     /* of each */
     struct nb_ranges ranges; /* memory that it was given or has made */
     _Atomic int connected;   /* the engine has it: no driver calls from here on */
@@ -109,6 +109,10 @@ void *nb_cuda_dev_view(struct nb_cuda_device *d, unsigned i, const void *p, size
 /* Copy bytes that the CPU has written at `from`, a view of `to`, to `to`. Return 0 or an error. */
 int nb_cuda_dev_unview(struct nb_cuda_device *d, void *to, const void *from, size_t bytes);
 
+/* Return bounce buffer `i`, with a copy of the bytes at `p` unless that is NULL. NULL as above. */
+void *nb_cuda_dev_copied(struct nb_cuda_device *d, unsigned i, const void *p, size_t bytes);
+
+int nb_cuda_dev_dmabuf(struct nb_device *dev, void *p, size_t bytes);
 int nb_cuda_dev_region(struct nb_device *dev, const void *base, size_t bytes);
 int nb_cuda_dev_copy(struct nb_device *dev, struct nb_work *work, void *dst, const void *src, size_t bytes);
 int nb_cuda_dev_zero(struct nb_device *dev, struct nb_work *work, void *dst, size_t bytes);

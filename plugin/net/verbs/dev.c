@@ -251,6 +251,7 @@ static void add_ports(struct nb_verbs *v, struct nb_verbs_hca *h, struct leftove
                                                              : v->conf.adaptive_routing == 1;
         mem = mem ? mem : mem_support(h);
         d->mem_support = mem;
+        d->parts = h->attr.max_sge >= 2;
         d->max_write =
             a.max_msg_sz > 0 && a.max_msg_sz < NB_VERBS_MAX_WRITE ? a.max_msg_sz : NB_VERBS_MAX_WRITE;
         d->max_write &= ~(uint32_t)(NB_VERBS_CHUNK_ALIGN - 1);

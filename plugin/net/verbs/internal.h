@@ -35,7 +35,7 @@ const char *nb_verbs_link_name(int link_layer);
 /* ---- wire.c: messages
  * ------------------------------------------------------------------------------------ */
 
-#define NB_VERBS_WIRE_VERSION 1
+#define NB_VERBS_WIRE_VERSION 2
 #define NB_VERBS_MAX_QPS 128
 #define NB_VERBS_GRANTS 256 /* grants in flight on a connection, each for one receive or a group */
 
@@ -84,8 +84,9 @@ void nb_verbs_control_put(uint8_t bytes[NB_VERBS_CONTROL_BYTES], const struct nb
 /* Parse a CONTROL message. Return 0 or -EPROTO. */
 int nb_verbs_control_get(const uint8_t bytes[NB_VERBS_CONTROL_BYTES], struct nb_verbs_control *c);
 
-/* A grant, that is an entry of the clear-to-send table: 0 seq u32, 4 n u32, 8 zero u64, then n times 0
- * address u64, 8 size u64, 16 rkey u32, 20 tag i32. */
+/* A grant, that is an entry of the clear-to-send table: 0 seq u32, 4 n u32, 8 parts u32 (1: both entries are
+ * for one message, its head and its body), 12 zero u32, then n times 0 address u64, 8 size u64, 16 rkey
+ * u32, 20 tag i32. */
 #define NB_VERBS_GRANT_BYTES 256
 #define NB_VERBS_ENTRY_BYTES 24
 #define NB_VERBS_GRANT_USED(n) (16 + (size_t)(n)*NB_VERBS_ENTRY_BYTES)
@@ -95,6 +96,7 @@ _Static_assert(NB_VERBS_GRANT_USED(NB_NET_MAX_RECVS) <= NB_VERBS_GRANT_BYTES,
 struct nb_verbs_cts {
     uint32_t seq;
     int n;
+    bool parts;
     struct nb_verbs_cts_entry {
         uint64_t addr, size;
         uint32_t rkey;
@@ -209,6 +211,7 @@ struct nb_verbs_dev {
     char pci_path[256], full_path[256];
     bool adaptive_routing;
     int mem_support;
+    bool parts; /* it sends a message from two places */
     uint32_t max_write;
 };
 
@@ -276,6 +279,8 @@ struct nb_verbs_direction {
     void (*push)(struct nb_verbs_comm *c);
     /* Return whether there are requests that only the peer can complete. */
     bool (*needs_peer)(const struct nb_verbs_comm *c);
+    /* Return whether there are flushes, which need this node's adapter only. NULL: sending. */
+    bool (*flushes)(const struct nb_verbs_comm *c);
     /* Complete the requests of all messages: the peer has received them although their acknowledgements are
      * missing. NULL: receiving. */
     void (*all_received)(struct nb_verbs_comm *c);
@@ -306,7 +311,8 @@ struct nb_verbs_comm {
     int fd; /* the socket to the peer; -1 when closed */
     uint8_t heard[NB_VERBS_CONTROL_BYTES];
     unsigned received_bytes;
-    bool eof, fin; /* the peer has closed; it has closed in order */
+    bool eof, fin;     /* the peer has closed; it has closed in order */
+    bool flush_failed; /* after that */
     uint64_t fin_count;
     int64_t eof_ms;
     int unfinished, done_untested; /* requests in these states */
@@ -392,6 +398,12 @@ bool nb_verbs_progress(struct nb_verbs_comm *c);
 /* Check the connection before a request is queued. Return 0, the connection's error, or -ECONNRESET when the
  * peer has closed. */
 int nb_verbs_check(struct nb_verbs_comm *c);
+/* Return whether the connection's error is that its peer has ended, in order or not. Flushes go on then, as
+ * long as none fails. */
+static inline bool nb_verbs_may_flush(const struct nb_verbs_comm *c)
+{
+    return c->err == -ECONNRESET && !c->flush_failed;
+}
 /* As in struct nb_net_ops. */
 int nb_verbs_poll_fds(void *comm, int is_send, struct pollfd *fds, int max);
 
@@ -401,9 +413,11 @@ int nb_verbs_poll_fds(void *comm, int is_send, struct pollfd *fds, int max);
 struct nb_verbs_sreq {
     struct nb_net_req head;
     struct nb_verbs_sreq *next; /* in the queue */
-    const uint8_t *data;
-    size_t size;
-    uint32_t lkey;
+    struct nb_verbs_piece {
+        const uint8_t *data;
+        size_t size;
+        uint32_t lkey;
+    } part[2];
     int32_t tag;
     int left; /* pieces posted and incomplete */
     bool posted;
@@ -436,6 +450,7 @@ void nb_verbs_send_start(struct nb_verbs_send *s);
 
 /* As in struct nb_net_ops. */
 int nb_verbs_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle, void **request);
+int nb_verbs_isend_parts(void *send_comm, const struct nb_net_part part[2], int tag, void **request);
 int nb_verbs_close_send(void *send_comm);
 
 /* ---- recv.c: receiving
@@ -480,6 +495,7 @@ int nb_verbs_recv_start(struct nb_verbs_recv *r);
 /* As in struct nb_net_ops. */
 int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
                    void **request);
+int nb_verbs_irecv_parts(void *recv_comm, const struct nb_net_part part[2], int tag, void **request);
 int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles,
                     void **request);
 void nb_verbs_leave(void *recv_comm);

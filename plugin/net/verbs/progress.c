@@ -214,6 +214,25 @@ static bool take_completions(struct nb_verbs_comm *c, int64_t *now)
     return moved;
 }
 
+/* Take the completions of flushes on a connection whose peer has ended. */
+static void take_flushes(struct nb_verbs_comm *c)
+{
+    struct ibv_wc wc;
+
+    while (c->direction->flushes && c->direction->flushes(c) && ibv_poll_cq(c->cq, 1, &wc) == 1) {
+        if (NB_VERBS_WR_QP(wc.wr_id) != (unsigned)c->nqps)
+            continue;
+        if (wc.status == IBV_WC_SUCCESS) {
+            c->direction->completion(c, &wc);
+            continue;
+        }
+        NB_WARN("verbs: %s: a flush failed: %s", c->dev->name, nb_verbs_status_name(wc.status));
+        c->flush_failed = true;
+    }
+    if (atomic_load_explicit(&c->hca->fatal, memory_order_relaxed))
+        c->flush_failed = true;
+}
+
 /* Read the sources that are read only now and then. */
 static void slow_checks(struct nb_verbs_comm *c, int64_t now)
 {
@@ -229,6 +248,8 @@ bool nb_verbs_progress(struct nb_verbs_comm *c)
     int64_t now = 0;
     bool moved;
 
+    if (nb_verbs_may_flush(c))
+        take_flushes(c);
     if (c->err)
         return false;
     moved = take_completions(c, &now);

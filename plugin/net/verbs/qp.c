@@ -16,7 +16,10 @@ struct ibv_qp *nb_verbs_qp_new(struct nb_verbs_comm *c, unsigned send_depth, uns
         .send_cq = c->cq,
         .recv_cq = c->cq,
         .qp_type = IBV_QPT_RC,
-        .cap = {.max_send_wr = send_depth, .max_recv_wr = recv_depth, .max_send_sge = 1, .max_recv_sge = 1},
+        .cap = {.max_send_wr = send_depth,
+                .max_recv_wr = recv_depth,
+                .max_send_sge = c->is_send && c->dev->parts ? 2 : 1,
+                .max_recv_sge = 1},
     };
     struct ibv_qp_attr attr;
     struct ibv_qp *qp;

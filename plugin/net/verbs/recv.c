@@ -85,7 +85,13 @@ static bool needs_peer(const struct nb_verbs_comm *c)
     return ((const struct nb_verbs_recv *)c)->grants_out > 0;
 }
 
-static const struct nb_verbs_direction receiving = {.completion = completion, .needs_peer = needs_peer};
+static bool flushes(const struct nb_verbs_comm *c)
+{
+    return (unsigned)c->unfinished > ((const struct nb_verbs_recv *)c)->grants_out;
+}
+
+static const struct nb_verbs_direction receiving = {
+    .completion = completion, .needs_peer = needs_peer, .flushes = flushes};
 
 /* ---- making ---- */
 
@@ -168,11 +174,11 @@ static bool have_room(const struct nb_verbs_recv *r, int n)
            r->c.qp[0].free > 0;
 }
 
-int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
-                   void **request)
+/* Receive `n` messages, or one of two parts. */
+static int receive(struct nb_verbs_recv *r, int n, bool parts, void *const *data, const size_t *sizes,
+                   const int *tags, void *const *mhandles, void **request)
 {
-    struct nb_verbs_recv *r = recv_comm;
-    struct nb_verbs_cts cts = {.seq = r->seq, .n = n};
+    struct nb_verbs_cts cts = {.seq = r->seq, .n = parts ? 2 : n, .parts = parts};
     struct nb_verbs_rreq *req;
     struct nb_verbs_grant *grant;
     unsigned at;
@@ -183,7 +189,7 @@ int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, con
         return rc;
     if (n < 1 || n > NB_NET_MAX_RECVS)
         return -EINVAL;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < cts.n; i++) {
         const struct nb_verbs_mr *m = mhandles ? mhandles[i] : NULL;
 
         if (sizes[i] > 0 && (!data[i] || !m || m->hca != r->c.hca)) {
@@ -215,7 +221,7 @@ int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, con
     grant->seq = r->seq++;
     req->n = req->left = n;
     for (int i = 0; i < n; i++) {
-        grant->entry[i].cap = sizes[i];
+        grant->entry[i].cap = sizes[parts ? 1 : i];
         req->size[i] = 0;
     }
     r->outstanding += (unsigned)n;
@@ -228,9 +234,25 @@ int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, con
     return 0;
 }
 
+int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
+                   void **request)
+{
+    return receive(recv_comm, n, false, data, sizes, tags, mhandles, request);
+}
+
+int nb_verbs_irecv_parts(void *recv_comm, const struct nb_net_part part[2], int tag, void **request)
+{
+    void *const data[2] = {part[0].data, part[1].data}, *const mhandles[2] = {part[0].mhandle,
+                                                                              part[1].mhandle};
+    const size_t sizes[2] = {part[0].size, part[1].size};
+    const int tags[2] = {tag, tag};
+
+    return receive(recv_comm, 1, true, data, sizes, tags, mhandles, request);
+}
+
 /* Flush received data to GPU memory. The data has left the adapter, but may still be behind its completion on
  * the way to the GPU. Reading a byte of it back through the adapter pushes it there. The last non-empty
- * buffer stands for all. */
+ * buffer stands for all. The peer has no part in it, and its end does not prevent it. */
 int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles, void **request)
 {
     struct nb_verbs_recv *r = recv_comm;
@@ -239,12 +261,10 @@ int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, vo
     struct nb_verbs_rreq *req;
     struct ibv_send_wr wr;
     struct ibv_sge sge;
-    int last = -1, rc = r->c.err;
+    int last = -1, rc = r->c.fin ? r->c.err : nb_verbs_check(&r->c);
 
     *request = NULL;
-    if (!r->c.fin) /* received data can be flushed after the peer's FIN, too */
-        rc = nb_verbs_check(&r->c);
-    if (rc)
+    if (rc && !nb_verbs_may_flush(&r->c))
         return rc;
     for (int i = 0; i < n; i++) {
         m = mhandles ? mhandles[i] : NULL;
@@ -256,12 +276,10 @@ int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, vo
     m = mhandles[last];
     /* A flush cannot be tried again later, so wait for room. Reads of this very adapter take microseconds. */
     for (int64_t end = nb_clock_ms(clock) + 1000;
-         r->flush.free == 0 && !r->c.err && nb_clock_ms(clock) < end;)
+         r->flush.free == 0 && (!r->c.err || nb_verbs_may_flush(&r->c)) && nb_clock_ms(clock) < end;)
         nb_verbs_progress(&r->c);
-    req = r->flush.free > 0 && !r->c.err ? nb_net_req_get(&r->c.reqs) : NULL;
+    req = r->flush.free > 0 && (!r->c.err || nb_verbs_may_flush(&r->c)) ? nb_net_req_get(&r->c.reqs) : NULL;
     if (!req) {
-        if (r->c.err)
-            return r->c.err;
         nb_verbs_fail(&r->c, -ETIMEDOUT, "flushes do not complete");
         return r->c.err;
     }

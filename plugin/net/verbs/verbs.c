@@ -108,6 +108,7 @@ static int verbs_properties(struct nb_net *net, int dev, struct nb_net_props *pr
     snprintf(props->pci_path, sizeof(props->pci_path), "%s", d->pci_path);
     props->guid = d->hca->attr.sys_image_guid;
     props->mem_support = d->mem_support;
+    props->parts = d->parts;
     props->speed_mbps = props->rate_mbps = d->speed_mbps;
     props->port = d->port + d->real_port;
     props->max_comms = d->hca->attr.max_qp;
@@ -121,6 +122,11 @@ static int verbs_properties(struct nb_net *net, int dev, struct nb_net_props *pr
     return 0;
 }
 
+static bool is_flush(const struct nb_verbs_comm *c, const struct nb_net_req *r)
+{
+    return !c->is_send && ((const struct nb_verbs_rreq *)r)->n == 0;
+}
+
 static int verbs_test(void *request, int *done, size_t *sizes)
 {
     struct nb_net_req *r = request;
@@ -130,10 +136,11 @@ static int verbs_test(void *request, int *done, size_t *sizes)
     if (!r->done)
         nb_verbs_progress(c);
     if (!r->done)
-        return c->err;
+        return is_flush(c, r) && nb_verbs_may_flush(c) ? 0 : c->err;
     *done = 1;
     if (sizes && c->is_send) {
-        sizes[0] = ((const struct nb_verbs_sreq *)request)->size;
+        sizes[0] = ((const struct nb_verbs_sreq *)request)->part[0].size +
+                   ((const struct nb_verbs_sreq *)request)->part[1].size;
     } else if (sizes) {
         const struct nb_verbs_rreq *q = request;
 
@@ -178,6 +185,8 @@ const struct nb_net_ops nb_net_verbs = {
     .dereg_mr = nb_verbs_dereg_mr,
     .isend = nb_verbs_isend,
     .irecv = nb_verbs_irecv,
+    .isend_parts = nb_verbs_isend_parts,
+    .irecv_parts = nb_verbs_irecv_parts,
     .iflush = nb_verbs_iflush,
     .test = verbs_test,
     .leave = nb_verbs_leave,

@@ -15,7 +15,8 @@
  * By RDMA, on queue pair 0 of the receiver: a grant, written into the clear-to-send table in the sender's
  * memory by WRITE with immediate. The immediate wakes a sender that sleeps.
  *
- * By RDMA, on all queue pairs of the sender: a message's bytes, by WRITE, in one piece a queue pair. Each
+ * By RDMA, on all queue pairs of the sender: a message's bytes, by WRITE, in one piece a queue pair. Where
+ * the grant has two parts the head goes first, by a WRITE of its own on the first piece's queue pair. Each
  * piece ends with an immediate. The length of the message is the sum of its pieces' completions. Adaptive
  * routing and very large messages write pieces without immediate first. Then the first piece's immediate
  * write puts the length into the receiver's table of lengths.
@@ -126,7 +127,8 @@ void nb_verbs_cts_put(uint8_t *b, const struct nb_verbs_cts *c)
 {
     nb_put32(b, c->seq);
     nb_put32(b + 4, (uint32_t)c->n);
-    nb_put64(b + 8, 0);
+    nb_put32(b + 8, c->parts);
+    nb_put32(b + 12, 0);
     for (int i = 0; i < c->n; i++) {
         uint8_t *e = b + NB_VERBS_GRANT_USED(i);
 
@@ -141,7 +143,8 @@ int nb_verbs_cts_get(const uint8_t *b, struct nb_verbs_cts *c)
 {
     c->seq = nb_get32(b);
     c->n = (int)nb_get32(b + 4);
-    if (c->n < 1 || c->n > NB_NET_MAX_RECVS)
+    c->parts = nb_get32(b + 8) == 1;
+    if (c->n < 1 || c->n > NB_NET_MAX_RECVS || nb_get32(b + 8) > 1 || (c->parts && c->n != 2))
         return -EPROTO;
     for (int i = 0; i < c->n; i++) {
         const uint8_t *e = b + NB_VERBS_GRANT_USED(i);
