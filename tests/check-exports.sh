@@ -34,6 +34,7 @@ allowed=$({
     versions NET nccl_net.h ncclNetPlugin ncclCollNetPlugin
     versions TUNER nccl_tuner.h ncclTunerPlugin
     versions PROFILER nccl_profiler.h ncclProfiler
+    versions RMA nccl_rma.h ncclRmaPlugin
     echo nibbleForwarding_v1
 } | sort)
 if [ "$names" != "$allowed" ]; then

@@ -32,7 +32,11 @@ extern "C" {
 #endif
 
 /* The code that moves the data: this plugin's host code, or device code that NCCL's kernels call. */
-typedef enum { NCCL_NET_DEVICE_HOST = 0, NCCL_NET_DEVICE_UNPACK = 1 } ncclNetDeviceType;
+typedef enum {
+    NCCL_NET_DEVICE_HOST = 0,
+    NCCL_NET_DEVICE_UNPACK = 1,
+    NCCL_NET_DEVICE_GIN_PROXY = 2 /* of a table of one-sided operations: NCCL's thread calls it for the GPU */
+} ncclNetDeviceType;
 #define NCCL_NET_DEVICE_INVALID_VERSION 0
 
 /* connect and accept of device transports fill it in. */

@@ -81,7 +81,8 @@ ncclResult_t nb_api_net_connect_with(int dev, int traffic_class, void *handle, v
     NB_TRANSPORT(net);
     *send_comm = NULL;
     NB_UNLESS_STOPPED();
-    const struct nb_net_conn_cfg cfg = {.streams = 0, .traffic_class = traffic_class, .deltas = 1};
+    const struct nb_net_conn_cfg cfg = {
+        .streams = 0, .traffic_class = traffic_class, .deltas = NB_DELTAS_BY_CONTENT};
     int err = net->ops->connect(net, dev, &cfg, handle, send_comm);
     if (!err && *send_comm)
         nb_process_count(1);

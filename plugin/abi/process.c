@@ -39,7 +39,7 @@ static struct {
 
 static const char *half_name(enum nb_half half)
 {
-    return half == NB_HALF_NET ? "net" : "CollNet";
+    return half == NB_HALF_NET ? "net" : half == NB_HALF_RMA ? "RMA" : "CollNet";
 }
 
 static void banner(void)

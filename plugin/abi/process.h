@@ -29,7 +29,8 @@ void nb_process_profilers(int change);
 
 /* ---- Init of a half ------------------------------------------------------------------------------------ */
 
-enum nb_half { NB_HALF_NET, NB_HALF_COLLNET, NB_HALF_COUNT };
+/* A half, or the tables of one-sided operations beside both. */
+enum nb_half { NB_HALF_NET, NB_HALF_COLLNET, NB_HALF_RMA, NB_HALF_COUNT };
 
 /* One init of one half for one communicator: the ctx of the tables from v11 on. Children with shared
  * resources use their parent's. */

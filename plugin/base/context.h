@@ -77,10 +77,12 @@ struct nb_context {
     /* base/: whether a demand of the user is unmet (base/demand.h). */
     _Atomic(bool) unmet;
 
-    /* net/: exact deltas of point-to-point messages (NIBBLE_P2P) that this process has sent. */
+    /* net/: exact deltas of point-to-point messages (NIBBLE_P2P) that this process has sent. abi/: its puts
+     * to other nodes (NIBBLE_RMA). */
     struct nb_p2p_counts {
         _Atomic uint64_t messages, bytes,
             wire_bytes; /* bytes: of the messages; wire_bytes: of their deltas */
+        _Atomic uint64_t puts, put_bytes;
     } p2p;
 
     /* coll/: asked before the built-in schedules (coll/schedule/schedule.h); may be NULL. */

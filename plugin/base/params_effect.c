@@ -91,6 +91,7 @@ static const struct {
     {"NIBBLE_NET_FORWARD", may_forward, "NIBBLE_NET names another transport"},
     {"NIBBLE_P2P", may_use_tcp, "NIBBLE_NET=verbs"},
     {"NIBBLE_P2P_MAX_MB", may_keep_messages, "NIBBLE_NET=verbs or NIBBLE_P2P=raw keeps no messages"},
+    {"NIBBLE_RMA", may_use_tcp, "NIBBLE_NET=verbs"},
     {"NIBBLE_TCP_STREAMS", may_use_tcp, "NIBBLE_NET=verbs"},
     {"NIBBLE_TCP_PACE_MBPS", may_use_tcp, "NIBBLE_NET=verbs"},
 };

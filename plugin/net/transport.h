@@ -56,6 +56,10 @@ struct nb_net_props {
     int force_flush; /* 1: device memory must be flushed whatever NCCL's view of the machine */
 };
 
+/* Which messages may travel as exact deltas against an earlier one: messages whose content is about that of
+ * the earlier one, or whose tag and size are those of the earlier one. */
+enum nb_net_deltas { NB_DELTAS_NONE, NB_DELTAS_BY_CONTENT, NB_DELTAS_BY_TAG };
+
 /* How to make a connection. The connecting side chooses. NULL means defaults. */
 struct nb_net_conn_cfg {
     int streams;  /* sockets or queue pairs; 0: the transport's parameters decide */
@@ -70,8 +74,7 @@ struct nb_net_conn_cfg {
     /* 1: the caller sends little and wants it sent at once. The device's rate limit (NIBBLE_TCP_PACE_MBPS)
      * counts these bytes but does not delay them. */
     int urgent;
-    /* 1: messages that come again may travel as exact deltas, where the listener allows that. */
-    int deltas;
+    int deltas; /* enum nb_net_deltas. It counts where the listener allows deltas */
 };
 
 /* A part of a message. */
@@ -99,7 +102,7 @@ struct nb_net_ops {
     int (*listen)(struct nb_net *net, int dev, void *handle, void **listen_comm);
     /* Let connections of a new listener receive exact deltas of messages that come again (NIBBLE_P2P), and
      * note that in the handle. The messages are kept in host memory. NULL in the table: all messages travel
-     * plain. */
+     * plain. A transport with this function takes host memory without registration: a mhandle of NULL. */
     int (*allow_deltas)(void *listen_comm, void *handle);
     /* Connect, without blocking. 0 with *send_comm == NULL means call again with the same handle, which may
      * hold state. */

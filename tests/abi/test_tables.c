@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "nibble/nccl_profiler.h"
+#include "nibble/nccl_rma.h"
 #include "nibble/nccl_tuner.h"
 #include "plugin_fixture.h"
 #include "tests/suite.h"
@@ -55,6 +56,26 @@ START_TEST(all_tables_are_complete)
     CHECK_COLLNET(12);
     ck_assert(NET(9)->makeVDevice == NULL && NET(12)->makeVDevice == NULL);
     ck_assert(NET(11)->finalize && NET(12)->finalize && COLLNET(11)->finalize && COLLNET(12)->finalize);
+}
+END_TEST
+
+#define CHECK_RMA(v) \
+    do { \
+        const ncclRma_v##v##_t *t = table("ncclRmaPlugin", v); \
+        ck_assert_msg(t, "ncclRmaPlugin_v" #v " is missing"); \
+        ck_assert_str_eq(t->name, "nibble"); \
+        ALL_SET(rma v##v, F(init), F(devices), F(getProperties), F(listen), F(connect), F(createContext), \
+                F(regMrSym), F(regMrSymDmaBuf), F(deregMrSym), F(destroyContext), F(closeColl), \
+                F(closeListen), F(iput), F(iputSignal), F(iget), F(iflush), F(test), F(rmaProgress), \
+                F(queryLastError), F(finalize)); \
+    } while (0)
+
+START_TEST(all_tables_of_one_sided_operations_are_complete)
+{
+    CHECK_RMA(14);
+    CHECK_RMA(15);
+    CHECK_RMA(16);
+    ck_assert(((const ncclRma_v16_t *)table("ncclRmaPlugin", 16))->getRmaProperties);
 }
 END_TEST
 
@@ -525,8 +546,9 @@ int main(void)
     environment_clear();
     return SUITE(
         "abi/tables", FIXTURE(setup, NULL), TEST(all_tables_are_complete),
-        TEST(every_release_finds_its_newest_version), TEST(one_banner_and_the_halves_end_in_any_order),
-        TEST(finalize_of_the_wrong_context_is_refused), TEST(a_bad_setting_fails_no_init_but_stops_the_job),
+        TEST(all_tables_of_one_sided_operations_are_complete), TEST(every_release_finds_its_newest_version),
+        TEST(one_banner_and_the_halves_end_in_any_order), TEST(finalize_of_the_wrong_context_is_refused),
+        TEST(a_bad_setting_fails_no_init_but_stops_the_job),
         LOOP(both_halves_show_the_same_devices_in_every_version, 0, 2),
         TEST(largest_window_is_made_of_whole_units), TEST(net_survives_null), TEST(collnet_survives_null),
         TEST(nothing_works_before_init), TEST(finalize_with_an_open_connection_is_survived),

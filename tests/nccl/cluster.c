@@ -25,8 +25,9 @@
  *     grow     a communicator without the last node, and its successor with this node (from NCCL 2.30 on)
  *     revoke   a communicator is revoked while an all-reduce waits for a rank, and another one is made
  *     abort    the same with a communicator that is aborted
- *     windows  all-gathers of registered buffers, right to the bit: with NCCL's settings for it they go by
- *              copy engines and puts (from NCCL 2.32 on)
+ *     windows  all-gathers of registered buffers, of which 3 % of the values change from round to round,
+ *              right to the bit: with NCCL's settings for it they go by copy engines and puts (from NCCL 2.32
+ *              on, or with nibble's table from 2.30 on)
  *
  * After each case a process has as many threads and descriptors as after the first one, and no memory that it
  * shares with others.
@@ -54,8 +55,9 @@ static float whole(size_t i, int rank, int round)
     return (float)((int)((i * 7 + (size_t)rank * 13 + (size_t)round * 5) % 1001) - 500);
 }
 
-/* Gather the first `count` values of `in` on each rank, which are whole(i, rank, round), and judge them. */
-static void gather(struct member *m, const float *in, float *out, size_t count, int round)
+/* Gather the first `count` values of `in` on each rank, which are value(i, rank, round), and judge them. */
+static void gather(struct member *m, const float *in, float *out, size_t count, int round,
+                   float (*value)(size_t i, int rank, int round))
 {
     const size_t all = count * (size_t)m->ranks;
     size_t bad = 0;
@@ -63,8 +65,10 @@ static void gather(struct member *m, const float *in, float *out, size_t count, 
     memset(out, 0xff, all * 4);
     check(nccl.all_gather(in, out, count, ncclFloat32, m->comm, m->stream), "ncclAllGather");
     stream_wait(m->stream);
-    for (size_t i = 0; i < all; i++)
-        bad += out[i] != whole(i % count, (int)(i / count), round);
+    for (size_t i = 0; i < all; i++) {
+        const float want = value(i % count, (int)(i / count), round);
+        bad += memcmp(&out[i], &want, 4) != 0;
+    }
     if (bad)
         die("rank %d: all-gather of %zu values: %zu are wrong", m->rank, count, bad);
 }
@@ -100,7 +104,7 @@ static void exact(struct member *m, size_t count, int round)
     }
     if (bad)
         die("rank %d: reduce-scatter of %zu values: %zu are wrong", m->rank, count, bad);
-    gather(m, in, out, count, round);
+    gather(m, in, out, count, round, whole);
     device_free(in);
     device_free(out);
 }
@@ -255,14 +259,18 @@ static void grow(struct member *m)
     close_comm(m);
 }
 
-static float gradient(size_t i, int rank, int round)
+static uint64_t mix(size_t i, int rank, int round)
 {
     uint64_t x = (i * 0x9e3779b97f4a7c15u) ^ ((uint64_t)rank << 40) ^ ((uint64_t)round << 48);
 
     x ^= x >> 29;
     x *= 0xbf58476d1ce4e5b9u;
-    x ^= x >> 32;
-    return ((float)(x & 0xffff) - 32767.5f) / 32768.0f;
+    return x ^ x >> 32;
+}
+
+static float gradient(size_t i, int rank, int round)
+{
+    return ((float)(mix(i, rank, round) & 0xffff) - 32767.5f) / 32768.0f;
 }
 
 /* Compare with exact sums. Four bits a value leave some percent of the sums' power as error. */
@@ -498,6 +506,20 @@ static void sharded(struct member *m)
     device_free(sums);
 }
 
+/* Weights of a rank that training has moved `round` times: a part of them by their last place each time. */
+static float weight(size_t i, int rank, int round)
+{
+    const float start = gradient(i, rank, 0);
+    uint32_t bits;
+    float moved;
+
+    memcpy(&bits, &start, 4);
+    for (int k = 1; k <= round; k++)
+        bits += mix(i, rank, k) % 32 == 0;
+    memcpy(&moved, &bits, 4);
+    return moved;
+}
+
 /* All-gathers of registered buffers. Where NCCL makes no windows it sends them as other ones. */
 static void windows(struct member *m)
 {
@@ -513,8 +535,8 @@ static void windows(struct member *m)
     check(nccl.window(m->comm, out, all * 4, &window[1], SYMMETRIC), "ncclCommWindowRegister");
     for (int round = 0; round < ROUNDS; round++) {
         for (size_t i = 0; i < COUNT; i++)
-            in[i] = whole(i, m->rank, round);
-        gather(m, in, out, COUNT, round);
+            in[i] = weight(i, m->rank, round);
+        gather(m, in, out, COUNT, round, weight);
     }
     for (int i = 0; i < 2; i++)
         if (window[i])

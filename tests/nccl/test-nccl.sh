@@ -118,13 +118,28 @@ fewer()
         fail "$1: deltas of broadcasts: $(grep 'as deltas' "$tmp/log")"
 }
 
-# Gathers of windows: exact, and from 2.32 on by copy engines and NCCL's puts over sockets.
+# Gathers of windows: exact, and from 2.32 on by copy engines and NCCL's puts over sockets. With NIBBLE_RMA=1
+# from 2.30 on by copy engines and nibble's puts, of which all but the first gather's are deltas.
 gathers_of_windows()
 {
     run "$1" "$windows $2" windows windows
-    case $tables in *version=2.2?.* | *version=2.3[01].*) return ;; esac
-    grep -q 'NCCL carries out all_gather with copy engines' "$tmp/log" ||
-        fail "$file: nibble saw no gather by copy engines on $1 nodes"
+    case $tables in *version=2.2?.*) return ;; esac
+    case $tables in *version=2.3[01].*) ;; *)
+        grep -q 'NCCL carries out all_gather with copy engines' "$tmp/log" ||
+            fail "$file: nibble saw no gather by copy engines on $1 nodes"
+        ;;
+    esac
+    run "$1" "$windows $2 $puts" windows windows
+    grep -q 'RMA/Plugin: Assigned plugin nibble to comm' "$tmp/log" ||
+        fail "$file did not take nibble's table for puts"
+    grep -q "bytes between nodes are nibble's puts" "$tmp/log" ||
+        fail "$file: nibble saw no gather by copy engines and its puts on $1 nodes"
+    sed -n 's/.* as deltas, \([0-9]*\) bytes took \([0-9]*\) .*/\1 \2/p' "$tmp/log" | awk '
+        { n++; bytes += $1; took += $2 }
+        END { if (n) printf "        %d connections: %d bytes of puts took %d as deltas, %.1f times fewer\n",
+                  n, bytes, took, bytes / took
+              exit !(n && bytes > 5 * took) }' ||
+        fail "$file: deltas of puts on $1 nodes: $(grep 'as deltas' "$tmp/log")"
 }
 
 raw="NCCL_ALGO=CollnetDirect NIBBLE_FORCE_COLLNET=1 NIBBLE_AG=raw NIBBLE_RS=raw NIBBLE_AR=raw"
@@ -135,6 +150,7 @@ few="NCCL_MAX_NCHANNELS=2"    # six ranks connect all channels for minutes
 jobs="NIBBLE_RS=int4 NIBBLE_AR=int4 NCCL_ALGO=CollnetDirect,Ring $few"
 # Virtual memory, which the processor reaches by GDRCopy, and gathers without a kernel.
 windows="NCCL_CUMEM_ENABLE=1 NCCL_GDRCOPY_ENABLE=1 NCCL_CTA_POLICY=2"
+puts="NIBBLE_RMA=1 NIBBLE_P2P=delta NCCL_GDRCOPY_ENABLE=0 NCCL_DEBUG_SUBSYS=INIT,NET"
 sockets="NCCL_NET_PLUGIN=none NCCL_COLLNET_ENABLE=0 NCCL_ALGO=Ring"
 known=$(sed -n 's/^\([a-z0-9-]*\):.*/\1/p' "$srcdir/tests/jobs/known-violations.txt")
 # The same plugin with another text of its rules, which nodes compare by a hash.
@@ -153,6 +169,7 @@ for file in $files; do
     play jobs "$jobs" ddp-adamw fsdp2-muon
     run 3 "$few NCCL_DEBUG_SUBSYS=INIT,NET" weights
     fewer "$file"
+    gathers_of_windows 2 "$few"
     [ $long = 1 ] || continue
     run 2 "NIBBLE_RS=int4" sharded
     run 2 "$raw" again many split abort raw
@@ -170,7 +187,6 @@ for file in $files; do
     run 3x2 "$raw $rails $few" raw many shrink grow revoke
     run 3x2 "$coded $rails $few" coded
     run 2x2 "NIBBLE_RS=int4 $rails" sharded
-    gathers_of_windows 2 "$few"
     gathers_of_windows 3 "$few NCCL_HIER_CE_COLL_AG_RAIL_RING_ENABLE=1"
     gathers_of_windows 2x2 "$few $rails"
     run 2 "$sockets" raw coded sharded again split abort

@@ -249,6 +249,45 @@ START_TEST(faster)
 }
 END_TEST
 
+/* Where tags name messages, a message follows the one of its tag and size, in any order and from the second
+ * round on. */
+START_TEST(by_tag)
+{
+    const struct nb_net_conn_cfg cfg = {.traffic_class = -1, .deltas = NB_DELTAS_BY_TAG};
+
+    net = net_up("NIBBLE_P2P=delta", NULL);
+    pair_open_as(&p, &cfg);
+    new_model(7);
+    for (int round = 0; round < 4; round++) {
+        const uint64_t before = net->ops->wire_bytes(p.send);
+        uint64_t bytes = 0;
+
+        update(3);
+        for (int i = 0; i < FLIGHT; i++) {
+            const int m = round % 2 ? FLIGHT - 1 - i : i;
+            void *reqs[2] = {post_recv(p.recv, got[0], sizes[m], m),
+                             post_send(p.send, model[m], sizes[m], m)};
+
+            bytes += sizes[m];
+            while (reqs[0] || reqs[1])
+                for (int k = 0; k < 2; k++) {
+                    int done = 0;
+
+                    if (reqs[k])
+                        ck_assert_int_eq(net->ops->test(reqs[k], &done, NULL), 0);
+                    if (done)
+                        reqs[k] = NULL;
+                }
+            ck_assert_int_eq(memcmp(got[0], model[m], sizes[m]), 0);
+        }
+        const double ratio = (double)(net->ops->wire_bytes(p.send) - before) / (double)bytes;
+        ck_assert_msg(round ? ratio < 0.1 : ratio > 1, "round %d: ratio %g", round, ratio);
+    }
+    ck_assert_uint_eq(net_context()->p2p.messages, 3 * FLIGHT);
+    down();
+}
+END_TEST
+
 /* Nothing is kept with NIBBLE_P2P=raw, on fast links, without memory, or for callers that do not ask. */
 START_TEST(not_wanted)
 {
@@ -568,6 +607,7 @@ START_TEST(by_hand)
 }
 END_TEST
 
-SUITE_MAIN("net/tcp_deltas", LOOP(rounds, 1, 5), TEST(other_content), TEST(faster), LOOP(not_wanted, 0, 4),
-           TEST(little_memory), LOOP(out_of_step, 0, 2 * DAMAGES), LOOP(confirmed, 0, 2), TEST(remade),
-           LOOP(forged, 0, 8), TEST(unasked), LOOP(false_answers, 0, 2), TEST(too_long), TEST(by_hand))
+SUITE_MAIN("net/tcp_deltas", LOOP(rounds, 1, 5), TEST(other_content), TEST(faster), TEST(by_tag),
+           LOOP(not_wanted, 0, 4), TEST(little_memory), LOOP(out_of_step, 0, 2 * DAMAGES),
+           LOOP(confirmed, 0, 2), TEST(remade), LOOP(forged, 0, 8), TEST(unasked), LOOP(false_answers, 0, 2),
+           TEST(too_long), TEST(by_hand))

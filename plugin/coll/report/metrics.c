@@ -524,6 +524,9 @@ void nb_metrics_prometheus(FILE *out, const struct nb_metrics_process *p,
               p->delta_messages);
     put_count(out, p, "p2p_delta_bytes_total", "Bytes of these messages.", p->delta_bytes);
     put_count(out, p, "p2p_delta_wire_bytes_total", "Bytes of their deltas.", p->delta_wire_bytes);
+    put_count(out, p, "puts_total", "One-sided puts to other nodes, of gathers by copy engines and others.",
+              p->puts);
+    put_count(out, p, "put_bytes_total", "Bytes of these puts.", p->put_bytes);
     for (size_t s = 0; s < SCOPES; s++)
         for (size_t k = 0; k < scopes[s].n; k++) {
             bool headed = false;

@@ -121,6 +121,8 @@ static char *format(struct nb_monitor *m, size_t *bytes)
     process.delta_messages = m->p2p->messages;
     process.delta_bytes = m->p2p->bytes;
     process.delta_wire_bytes = m->p2p->wire_bytes;
+    process.puts = m->p2p->puts;
+    process.put_bytes = m->p2p->put_bytes;
     list = calloc(count(m) + 1, sizeof(*list));
     out = list ? open_memstream(&text, bytes) : NULL;
     if (out) {
@@ -541,6 +543,8 @@ bool nb_monitor_close(struct nb_monitor *m)
     m->last.messages = m->p2p->messages;
     m->last.bytes = m->p2p->bytes;
     m->last.wire_bytes = m->p2p->wire_bytes;
+    m->last.puts = m->p2p->puts;
+    m->last.put_bytes = m->p2p->put_bytes;
     m->p2p = &m->last;
     pthread_mutex_unlock(&m->lock);
     if (nb_periodic_end(m->periodic, PATIENCE_S))

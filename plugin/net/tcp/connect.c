@@ -388,7 +388,7 @@ int nb_tcp_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cf
         return rc;
     }
     if (cfg && cfg->deltas && !nb_tcp_handle_get(handle, &h))
-        nb_tcp_deltas_start(s, h.granted);
+        nb_tcp_deltas_start(s, (enum nb_net_deltas)cfg->deltas, h.granted);
     NB_INFO(NCCL_NET, "tcp: connected %s to %s, %d sockets", s->c.local, s->c.peer, s->c.nstreams);
     *send_comm = s;
     return 0;

@@ -9,7 +9,8 @@
  *
  * Both ends follow these words in the order of the messages, so their slots are equal. A delta names the
  * message in its slot and has a hash, which show that. Where they do not, the receiver asks for the plain
- * message, which both ends then have in the slot. A send of a delta is done when the receiver has confirmed
+ * message, which both ends then have in the slot. Where tags distinguish messages, the first one is kept
+ * already. A send of a delta is done when the receiver has confirmed
  * it: NCCL leaves the message's memory alone until then. With NIBBLE_P2P=auto the sender sends deltas while
  * they are faster (judge.c). The receiver states in its handle how many bytes it keeps for the connection,
  * and reserves them. Both ends count their memory apart.
@@ -172,15 +173,17 @@ static bool room(struct nb_tcp_coded *c, size_t bytes)
 
 /* ---- sending ----------------------------------------------------------------------------------------- */
 
-void nb_tcp_deltas_start(struct nb_tcp_send *s, uint64_t granted)
+void nb_tcp_deltas_start(struct nb_tcp_send *s, enum nb_net_deltas deltas, uint64_t granted)
 {
     struct nb_tcp_deltas *d;
 
     if (!granted || !nb_tcp_deltas_wanted(s->c.dev))
         return;
     d = calloc(1, sizeof(*d));
-    if (d)
+    if (d) {
         d->granted = granted;
+        d->by_tag = deltas == NB_DELTAS_BY_TAG;
+    }
     s->deltas = d;
 }
 
@@ -289,17 +292,18 @@ static size_t code(struct nb_tcp_send *s, struct nb_tcp_slot *slot, const void *
     return NB_TCP_DELTA_BYTES + (size_t)len;
 }
 
-static uint16_t plan(struct nb_tcp_send *s, const void *data, size_t size, struct nb_tcp_coded *coded,
-                     size_t *length)
+static uint16_t plan(struct nb_tcp_send *s, const void *data, size_t size, int32_t tag,
+                     struct nb_tcp_coded *coded, size_t *length)
 {
     struct nb_p2p_counts *counts = &s->c.dev->tcp->net.ctx->p2p;
     struct nb_tcp_deltas *d = s->deltas;
     struct nb_tcp_place *place;
     struct nb_tcp_slot *slot;
-    bool known;
+    bool known = true;
 
     d->seen++;
-    place = nb_tcp_place_of(&d->places, data, size, &known);
+    place = d->by_tag ? nb_tcp_place_of_tag(&d->places, tag, size)
+                      : nb_tcp_place_of(&d->places, data, size, &known);
     if (!place || !known)
         return NB_TCP_PLAIN;
     if (place->rest > 0) { /* of late its deltas saved too little */
@@ -336,8 +340,8 @@ static uint16_t plan(struct nb_tcp_send *s, const void *data, size_t size, struc
     return (uint16_t)(NB_TCP_DELTA | place->slot);
 }
 
-uint16_t nb_tcp_deltas_plan(struct nb_tcp_send *s, const void *data, size_t size, struct nb_tcp_coded *coded,
-                            size_t *length)
+uint16_t nb_tcp_deltas_plan(struct nb_tcp_send *s, const void *data, size_t size, int32_t tag,
+                            struct nb_tcp_coded *coded, size_t *length)
 {
     struct nb_tcp_deltas *d = s->deltas;
     uint16_t word;
@@ -347,11 +351,11 @@ uint16_t nb_tcp_deltas_plan(struct nb_tcp_send *s, const void *data, size_t size
     if (size < LEAST_BYTES || size > MOST_BYTES || d->places.hopeless || d->again >= AGAIN_MOST)
         return NB_TCP_PLAIN;
     if (s->c.dev->tcp->net.ctx->params->p2p == NB_P2P_DELTA)
-        return plan(s, data, size, coded, length);
+        return plan(s, data, size, tag, coded, length);
     if (nb_tcp_judge_rests(&d->judge))
         return NB_TCP_PLAIN;
     now = nb_clock_ns(s->c.dev->tcp->clock);
-    word = plan(s, data, size, coded, length);
+    word = plan(s, data, size, tag, coded, length);
     return nb_tcp_judge_sends(&d->judge, word, s->c.next_seq, size, now);
 }
 

@@ -77,7 +77,8 @@ static inline void nb_tcp_comm_tested(struct nb_tcp_comm *c, struct nb_net_req *
 /* A message of a round that repeats. */
 struct nb_tcp_place {
     size_t size;
-    uint16_t pick[NB_TCP_PICKS]; /* samples of its last content */
+    int32_t tag;                 /* where tags distinguish places */
+    uint16_t pick[NB_TCP_PICKS]; /* samples of its last content, where content does */
     uint16_t slot;               /* where both ends keep this content, or NB_TCP_NO_SLOT */
     uint8_t misses;              /* deltas in a row that saved too little */
     uint8_t rest;                /* times to leave it alone */
@@ -96,6 +97,9 @@ struct nb_tcp_places {
  * about that of the last message of its place. An unknown message gets a new place, or NULL where there is no
  * room. The pointer holds until the next call. */
 struct nb_tcp_place *nb_tcp_place_of(struct nb_tcp_places *p, const void *data, size_t size, bool *known);
+/* Return the place of the messages of this size with this tag. It is a new one where they lack one, or NULL
+ * where there is no room. */
+struct nb_tcp_place *nb_tcp_place_of_tag(struct nb_tcp_places *p, int32_t tag, size_t size);
 void nb_tcp_places_free(struct nb_tcp_places *p);
 
 /* ---- judge.c: whether deltas pay ---- */
@@ -172,6 +176,7 @@ struct nb_tcp_coded {
 
 struct nb_tcp_deltas { /* of a sending connection */
     struct nb_tcp_places places;
+    bool by_tag; /* tags distinguish places */
     struct nb_tcp_slots slots;
     unsigned lowest;        /* all slots before it are full */
     uint64_t granted;       /* bytes that the receiver keeps at most */
@@ -197,13 +202,14 @@ uint64_t nb_tcp_deltas_reserve_again(struct nb_tcp_dev *dev, uint64_t bytes);
 /* Return whether connections of this device may use deltas, by NIBBLE_P2P and the nominal rate. */
 bool nb_tcp_deltas_wanted(const struct nb_tcp_dev *dev);
 
-/* Begin and end deltas of a sending connection whose receiver keeps up to `granted` bytes. */
-void nb_tcp_deltas_start(struct nb_tcp_send *s, uint64_t granted);
+/* Begin and end deltas of a sending connection whose receiver keeps up to `granted` bytes. `deltas` is not
+ * NB_DELTAS_NONE. */
+void nb_tcp_deltas_start(struct nb_tcp_send *s, enum nb_net_deltas deltas, uint64_t granted);
 void nb_tcp_deltas_end(struct nb_tcp_send *s);
 /* Choose how the next message (s->c.next_seq) is sent, and code it where that pays. Return the word for its
  * frames and the *length to send: of `data`, or with NB_TCP_DELTA of coded->bytes. */
-uint16_t nb_tcp_deltas_plan(struct nb_tcp_send *s, const void *data, size_t size, struct nb_tcp_coded *coded,
-                            size_t *length);
+uint16_t nb_tcp_deltas_plan(struct nb_tcp_send *s, const void *data, size_t size, int32_t tag,
+                            struct nb_tcp_coded *coded, size_t *length);
 
 /* Note that the receiver has carried out the words of all messages before `seq`. */
 void nb_tcp_deltas_confirmed(struct nb_tcp_send *s, uint32_t seq);

@@ -43,15 +43,12 @@ static bool alike(const struct nb_tcp_place *place, size_t size, const uint16_t 
     return near >= NB_TCP_PICKS / 2;
 }
 
-static struct nb_tcp_place *found(struct nb_tcp_places *p, unsigned i, const uint16_t pick[NB_TCP_PICKS])
+static struct nb_tcp_place *found(struct nb_tcp_places *p, unsigned i)
 {
-    struct nb_tcp_place *place = &p->at[i];
-
-    memcpy(place->pick, pick, sizeof(place->pick));
     p->next = i + 1;
     p->unknown = 0;
     p->found++;
-    return place;
+    return &p->at[i];
 }
 
 static int grow(struct nb_tcp_places *p)
@@ -78,21 +75,9 @@ static void forget(struct nb_tcp_places *p)
     p->next = n;
 }
 
-struct nb_tcp_place *nb_tcp_place_of(struct nb_tcp_places *p, const void *data, size_t size, bool *known)
+/* Add a place after the others. Return NULL where there is no room. */
+static struct nb_tcp_place *add(struct nb_tcp_places *p, size_t size)
 {
-    uint16_t pick[NB_TCP_PICKS];
-
-    take_picks(data, size, pick);
-    *known = true;
-    if (p->next >= p->n)
-        p->next = 0;
-    if (p->n && alike(&p->at[p->next], size, pick))
-        return found(p, p->next, pick);
-    if (p->unknown++ % (1 + p->n / SEARCH_COST) == 0)
-        for (unsigned i = 0; i < p->n; i++)
-            if (alike(&p->at[i], size, pick))
-                return found(p, i, pick);
-    *known = false;
     if (p->n == PLACES_MAX) {
         p->hopeless = p->found == 0;
         p->found = 0;
@@ -101,9 +86,51 @@ struct nb_tcp_place *nb_tcp_place_of(struct nb_tcp_places *p, const void *data, 
     if (p->hopeless || p->n == PLACES_MAX || (p->n == p->cap && !grow(p)))
         return NULL;
     p->at[p->n] = (struct nb_tcp_place){.size = size, .slot = NB_TCP_NO_SLOT};
-    memcpy(p->at[p->n].pick, pick, sizeof(pick));
     p->next = ++p->n;
     return &p->at[p->n - 1];
+}
+
+static struct nb_tcp_place *find(struct nb_tcp_places *p, size_t size, const uint16_t pick[NB_TCP_PICKS])
+{
+    if (p->next >= p->n)
+        p->next = 0;
+    if (p->n && alike(&p->at[p->next], size, pick))
+        return found(p, p->next);
+    if (p->unknown++ % (1 + p->n / SEARCH_COST) == 0)
+        for (unsigned i = 0; i < p->n; i++)
+            if (alike(&p->at[i], size, pick))
+                return found(p, i);
+    return NULL;
+}
+
+struct nb_tcp_place *nb_tcp_place_of(struct nb_tcp_places *p, const void *data, size_t size, bool *known)
+{
+    uint16_t pick[NB_TCP_PICKS];
+    struct nb_tcp_place *place;
+
+    take_picks(data, size, pick);
+    place = find(p, size, pick);
+    *known = place != NULL;
+    if (!place)
+        place = add(p, size);
+    if (place)
+        memcpy(place->pick, pick, sizeof(pick));
+    return place;
+}
+
+struct nb_tcp_place *nb_tcp_place_of_tag(struct nb_tcp_places *p, int32_t tag, size_t size)
+{
+    struct nb_tcp_place *place;
+
+    for (unsigned i = 0; i < p->n; i++) { /* from the expected place on */
+        const unsigned at = (p->next + i) % p->n;
+        if (p->at[at].tag == tag && p->at[at].size == size)
+            return found(p, at);
+    }
+    place = add(p, size);
+    if (place)
+        place->tag = tag;
+    return place;
 }
 
 void nb_tcp_places_free(struct nb_tcp_places *p)

@@ -426,7 +426,7 @@ int nb_tcp_isend(void *send_comm, const void *data, size_t size, int tag, void *
     r->word = NB_TCP_PLAIN;
     r->waiting = false;
     if (s->deltas)
-        r->word = nb_tcp_deltas_plan(s, data, size, &r->coded, &r->size);
+        r->word = nb_tcp_deltas_plan(s, data, size, tag, &r->coded, &r->size);
     if (r->word >= NB_TCP_DELTA)
         r->data = r->coded.bytes;
     if (nb_tcp_is_confirmed(r->word)) {

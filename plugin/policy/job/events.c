@@ -55,7 +55,7 @@ struct nb_events {
     _Atomic uint32_t unlaunched[NB_FUNC_COUNT]; /* uncaptured calls since the last launch */
     _Atomic int64_t
         pending[NB_FUNC_COUNT]; /* uncaptured calls without a launch event. Too high rather than too low */
-    atomic_bool bypassed;       /* 1: already logged */
+    atomic_bool bypassed, put;  /* 1: already logged */
     _Atomic uint64_t n_calls, n_calls_dropped, n_launches, n_recorded, n_elsewhere, n_orphans,
         n_contradictions, n_missing, n_unqueued, n_bypassed;
 };
@@ -163,15 +163,15 @@ static int look_up(struct nb_events *ev, const void *handle, struct known *out)
 
 /* Count `n` operations and warn once. NCCL 2.30 takes such operations out before it chooses an algorithm
  * (enqueue.cc, scheduler/symmetric_sched.cc). */
-static void bypass(struct nb_events *ev, int func, uint64_t n, const char *how)
+static void bypass(struct nb_events *ev, int func, uint64_t n, const char *how, const char *remedy)
 {
     add(&ev->n_bypassed, n);
     if (atomic_exchange_explicit(&ev->bypassed, true, memory_order_relaxed))
         return;
     NB_WARN(
-        "comm 0x%llx: NCCL carries out %s %s, past CollNet: they are not compressed. The remedy is to "
+        "comm 0x%llx: NCCL carries out %s %s, past CollNet: they are not compressed. The remedy is %sto "
         "register no windows: NCCL_WIN_ENABLE=0, or the framework's switch (symmetric memory, user buffers)",
-        (unsigned long long)ev->comm_id, nb_func_name((enum nb_func)func), how);
+        (unsigned long long)ev->comm_id, nb_func_name((enum nb_func)func), how, remedy);
 }
 
 /* Count calls without a launch event of an operation: before 2.31 NCCL launches kernels for symmetric memory
@@ -184,7 +184,7 @@ static void count_unlaunched(struct nb_events *ev, int func)
 
     if (ev->nnodes < 2 || n < NB_EVENTS_UNLAUNCHED || ev->reports & NB_REPORTS_SYMMETRY)
         return;
-    bypass(ev, func, n == NB_EVENTS_UNLAUNCHED ? n : 1, SYMMETRIC_KERNELS);
+    bypass(ev, func, n == NB_EVENTS_UNLAUNCHED ? n : 1, SYMMETRIC_KERNELS, "");
 }
 
 void nb_events_copy_engine(struct nb_events *ev, const char *name)
@@ -194,7 +194,16 @@ void nb_events_copy_engine(struct nb_events *ev, const char *name)
     if (func < 0 || ev->nnodes < 2)
         return;
     atomic_store_explicit(&ev->unlaunched[func], 0, memory_order_relaxed);
-    bypass(ev, func, 1, "with copy engines");
+    if (!ev->ctx->params->rma) {
+        bypass(ev, func, 1, "with copy engines", "NIBBLE_RMA=1 for gathers over TCP, or ");
+        return;
+    }
+    add(&ev->n_bypassed, 1);
+    if (!atomic_exchange_explicit(&ev->put, true, memory_order_relaxed))
+        NB_INFO(NCCL_NET | NCCL_COLL,
+                "comm 0x%llx: NCCL carries out %s with copy engines, past CollNet: bytes between nodes are "
+                "nibble's puts (NIBBLE_RMA)",
+                (unsigned long long)ev->comm_id, nb_func_name((enum nb_func)func));
 }
 
 /* ---- the user's call --------------------------------------------------------------------------------- */
@@ -413,7 +422,7 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
     }
     reaches = reaches_collnet(op->algo, ev->nnodes, &chain) && !op->symmetric;
     if (op->symmetric && ev->nnodes > 1)
-        bypass(ev, func, 1, SYMMETRIC_KERNELS);
+        bypass(ev, func, 1, SYMMETRIC_KERNELS, "");
     if (reaches && func == NB_FUNC_ALL_REDUCE)
         kernel.sums |= kernel.events == ev;
     else if (reaches && ev->launches)
