@@ -355,10 +355,11 @@ static nb_cu_result fGraphDestroy(nb_cu_graph graph)
 static nb_cu_result fGraphInstantiateWithFlags(nb_cu_graph_exec *exec, nb_cu_graph graph,
                                                unsigned long long flags)
 {
-    nb_cu_graph *e = malloc(sizeof(*e));
+    nb_cu_graph *e;
 
     (void)flags;
     CALL_IN_CONTEXT("cuGraphInstantiate");
+    e = malloc(sizeof(*e));
     if (!e)
         abort();
     fake_hold(graph);
