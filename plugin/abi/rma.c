@@ -186,21 +186,28 @@ static int rank_of(uint32_t rank)
     return rank <= INT32_MAX ? (int)rank : -1;
 }
 
+/* Begin an operation by nb_puts_put or nb_puts_get. */
+static ncclResult_t begin(int (*how)(struct nb_puts *, const struct nb_put *, struct nb_puts_request **),
+                          void *rma_ctx, const struct nb_put *put, void **request)
+{
+    NB_REQUIRE(rma_ctx);
+    NB_REQUIRE(request);
+    struct nb_puts_request *made = NULL;
+    int err = how(rma_ctx, put, &made);
+    *request = made;
+    return nb_result_moving(err);
+}
+
 static ncclResult_t iput(void *rma_ctx, int context, uint64_t from_at, void *from, size_t size,
                          uint64_t to_at, void *to, uint32_t rank, uint32_t flags, void **request)
 {
     (void)context;
     (void)flags;
-    NB_REQUIRE(rma_ctx);
-    NB_REQUIRE(request);
-    struct nb_puts_request *made = NULL;
-    int err = nb_puts_put(
-        rma_ctx,
+    return begin(
+        nb_puts_put, rma_ctx,
         &(struct nb_put){
             .from = from, .to = to, .from_at = from_at, .to_at = to_at, .size = size, .rank = rank_of(rank)},
-        &made);
-    *request = made;
-    return nb_result_moving(err);
+        request);
 }
 
 /* All signals are strong: they come after the puts before them. */
@@ -211,28 +218,24 @@ static ncclResult_t iput_signal(void *rma_ctx, int context, uint64_t from_at, vo
     (void)context;
     (void)strong;
     (void)flags;
-    NB_REQUIRE(rma_ctx);
     NB_REQUIRE(signal);
     NB_REQUIRE(request);
-    struct nb_puts_request *made = NULL;
     *request = NULL;
     if (op != NCCL_NET_SIGNAL_OP_INC && op != NCCL_NET_SIGNAL_OP_ADD) {
         NB_WARN("puts: a signal with the unknown operation %u", op);
         return ncclInternalError;
     }
-    int err = nb_puts_put(rma_ctx,
-                          &(struct nb_put){.from = from,
-                                           .to = to,
-                                           .from_at = from_at,
-                                           .to_at = to_at,
-                                           .size = to ? size : 0,
-                                           .rank = rank_of(rank),
-                                           .signal = signal,
-                                           .signal_at = signal_at,
-                                           .add = op == NCCL_NET_SIGNAL_OP_INC ? 1 : value},
-                          &made);
-    *request = made;
-    return nb_result_moving(err);
+    return begin(nb_puts_put, rma_ctx,
+                 &(struct nb_put){.from = from,
+                                  .to = to,
+                                  .from_at = from_at,
+                                  .to_at = to_at,
+                                  .size = to ? size : 0,
+                                  .rank = rank_of(rank),
+                                  .signal = signal,
+                                  .signal_at = signal_at,
+                                  .add = op == NCCL_NET_SIGNAL_OP_INC ? 1 : value},
+                 request);
 }
 
 static ncclResult_t iget(void *rma_ctx, int context, uint64_t from_at, void *from, size_t size,
@@ -240,16 +243,11 @@ static ncclResult_t iget(void *rma_ctx, int context, uint64_t from_at, void *fro
 {
     (void)context;
     (void)flags;
-    NB_REQUIRE(rma_ctx);
-    NB_REQUIRE(request);
-    struct nb_puts_request *made = NULL;
-    int err = nb_puts_get(
-        rma_ctx,
+    return begin(
+        nb_puts_get, rma_ctx,
         &(struct nb_put){
             .from = from, .to = to, .from_at = from_at, .to_at = to_at, .size = size, .rank = rank_of(rank)},
-        &made);
-    *request = made;
-    return nb_result_moving(err);
+        request);
 }
 
 static ncclResult_t iflush(void *rma_ctx, int context, void *mhandle, uint32_t rank, void **request)
