@@ -611,32 +611,30 @@ HX_CASE(gpu_payloads_guests, compare(&(struct way){.name = "gpu-payloads-guests"
                                                    .guests = 1,
                                                    .adapter = BY_DMABUF}))
 
-static int gpu_payloads_emulated(void)
+/* With kernels that are emulated. */
+static int compare_emulated(const struct way *way)
 {
 #ifdef NB_TSAN
+    (void)way;
     printf("        skipped: the emulation changes stacks, which the thread sanitizer does not follow\n");
     return HX_SKIP;
+#else
+    return compare(way);
 #endif
-    return compare(&(struct way){.name = "gpu-payloads-emulated",
-                                 .fake = {.other = FAKE_DEVICE, .emulate = 1},
-                                 .brief = 1,
-                                 .adapter = BY_ADDRESS});
 }
+
+HX_CASE(gpu_payloads_emulated, compare_emulated(&(struct way){.name = "gpu-payloads-emulated",
+                                                              .fake = {.other = FAKE_DEVICE, .emulate = 1},
+                                                              .brief = 1,
+                                                              .adapter = BY_ADDRESS}))
 
 /* The CPU encodes deltas, the kernel decodes them. */
 HX_CASE(no_differences,
         compare(&(struct way){.name = "no-differences",
                               .fake = {.other = FAKE_DEVICE, .major = NB_GPU_NO_DIFFERENCES}}))
 
-static int emulated(void)
-{
-#ifdef NB_TSAN
-    printf("        skipped: the emulation changes stacks, which the thread sanitizer does not follow\n");
-    return HX_SKIP;
-#endif
-    return compare(
-        &(struct way){.name = "emulated", .fake = {.other = FAKE_DEVICE, .emulate = 1}, .brief = 1});
-}
+HX_CASE(emulated, compare_emulated(&(struct way){
+                      .name = "emulated", .fake = {.other = FAKE_DEVICE, .emulate = 1}, .brief = 1}))
 
 /* The GPU must recognise sums as the host does, from the same step on. */
 HX_CASE(recognised,
@@ -644,17 +642,10 @@ HX_CASE(recognised,
             compare(&(struct way){
                 .name = "recognised-gpu-memory", .fake = {.other = FAKE_DEVICE}, .resident = 1, .trains = 1}))
 
-static int recognised_emulated(void)
-{
-#ifdef NB_TSAN
-    printf("        skipped: the emulation changes stacks, which the thread sanitizer does not follow\n");
-    return HX_SKIP;
-#endif
-    return compare(&(struct way){.name = "recognised-emulated",
-                                 .fake = {.other = FAKE_DEVICE, .emulate = 1},
-                                 .trains = 1,
-                                 .brief = 1});
-}
+HX_CASE(recognised_emulated, compare_emulated(&(struct way){.name = "recognised-emulated",
+                                                            .fake = {.other = FAKE_DEVICE, .emulate = 1},
+                                                            .trains = 1,
+                                                            .brief = 1}))
 
 /* ---- a kernel that makes no progress ---- */
 
