@@ -123,7 +123,7 @@ void nb_tcp_pace_socket(int fd, uint64_t rate, int sockets)
     const uint64_t most = sockets > 1 ? 2 * rate / (unsigned)sockets : rate;
     const uint32_t limit = (uint32_t)most;
 
-    if (rate > 0 && most < UINT32_MAX) /* that value means no limit */
+    if (most < UINT32_MAX) /* that value means no limit */
         setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &limit, sizeof(limit));
 }
 

@@ -29,6 +29,7 @@ int nb_tcp_send_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t
                     const struct nb_net_conn_cfg *cfg, struct nb_tcp_send **comm)
 {
     struct nb_tcp_send *s = calloc(1, sizeof(*s) + (size_t)n * sizeof(s->stream[0]));
+    bool paced;
 
     if (!s)
         return -ENOMEM;
@@ -39,11 +40,12 @@ int nb_tcp_send_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t
     s->lazy = cfg && cfg->lazy;
     s->urgent = cfg && cfg->urgent;
     s->moved_ms = s->checked_ms = nb_clock_ms(dev->tcp->clock);
+    paced = dev->pace && !s->urgent;
     for (int i = 0; i < n; i++) {
         s->stream[i].fd = fds[i];
-        if ((cfg && cfg->shallow) || (dev->pace && !s->urgent))
+        if ((cfg && cfg->shallow) || paced)
             nb_tcp_unsent_start(&s->stream[i].unsent, fds[i]);
-        if (!s->urgent)
+        if (paced)
             nb_tcp_pace_socket(fds[i], dev->tcp->conf.pace, n);
     }
     *comm = s;

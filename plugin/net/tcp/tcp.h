@@ -267,7 +267,7 @@ void nb_tcp_pace_give_back(struct nb_tcp_pace *p, size_t bytes);
 /* Return the nanoseconds until take can succeed. */
 int64_t nb_tcp_pace_wait_ns(struct nb_tcp_pace *p);
 /* Let the kernel send at most twice the share of one of `sockets` sockets, in bytes a second of `rate`, or
- * `rate` if there is only one. rate 0: no limit. */
+ * `rate` if there is only one. */
 void nb_tcp_pace_socket(int fd, uint64_t rate, int sockets);
 
 /* ---- dev.c: devices
