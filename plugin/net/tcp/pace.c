@@ -7,7 +7,9 @@
  * The bucket counts bytes that enter a socket. They leave at that rate only if sockets keep few of them: a
  * socket that waited, for an acknowledgement or for the receiver, would send all that it kept in one burst,
  * and several such bursts overflow the queues that the pace is set for. So sockets of a paced device keep few
- * unsent bytes, and the kernel paces each of them at twice its share.
+ * unsent bytes, and the kernel paces each of them a quarter above its share. A socket that may send twice its
+ * share teaches BBR that rate while the others wait, and all of them together then overflow the path's queue.
+ * The quarter lets a socket that lags catch up.
  *
  * The number of unsent bytes of a stream that the kernel may hold (TCP_NOTSENT_LOWAT, tcp(7)), for one thread
  * at a time. By default the kernel takes megabytes from a stream, so that write() completes long before
@@ -120,7 +122,7 @@ int64_t nb_tcp_pace_wait_ns(struct nb_tcp_pace *p)
 
 void nb_tcp_pace_socket(int fd, uint64_t rate, int sockets)
 {
-    const uint64_t most = sockets > 1 ? 2 * rate / (unsigned)sockets : rate;
+    const uint64_t most = sockets > 1 ? 5 * rate / (4 * (unsigned)sockets) : rate;
     const uint32_t limit = (uint32_t)most;
 
     if (most < UINT32_MAX) /* that value means no limit */

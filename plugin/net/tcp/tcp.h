@@ -266,8 +266,8 @@ void nb_tcp_pace_charge(struct nb_tcp_pace *p, size_t bytes);
 void nb_tcp_pace_give_back(struct nb_tcp_pace *p, size_t bytes);
 /* Return the nanoseconds until take can succeed. */
 int64_t nb_tcp_pace_wait_ns(struct nb_tcp_pace *p);
-/* Let the kernel send at most twice the share of one of `sockets` sockets, in bytes a second of `rate`, or
- * `rate` if there is only one. */
+/* Let the kernel send at most 1.25 times the share of one of `sockets` sockets, in bytes a second of `rate`,
+ * or `rate` if there is only one. */
 void nb_tcp_pace_socket(int fd, uint64_t rate, int sockets);
 
 /* ---- dev.c: devices
