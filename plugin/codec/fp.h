@@ -29,7 +29,19 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+/* Each row of a table gets its own copy of the operations, in which the row's type is a constant. Sanitizers
+ * and builds without optimisation leave the choice to the compiler: the copies would take it a minute a file. */
+#if defined(__has_feature)
+#define NB_HAS(feature) __has_feature(feature)
+#else
+#define NB_HAS(feature) 0
+#endif
+#if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
+    NB_HAS(address_sanitizer) || NB_HAS(thread_sanitizer)
+#define NB_INLINE static inline __attribute__((unused))
+#else
 #define NB_INLINE static inline __attribute__((always_inline, unused))
+#endif
 
 #define NB_F32_SIGN 0x80000000u
 #define NB_F32_ABS 0x7fffffffu

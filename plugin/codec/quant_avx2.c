@@ -9,7 +9,7 @@
 NB_GROUP_IS_32("a group in four vectors of 8, transposition of 32 bytes a group");
 
 #define NB_TARGET __attribute__((target("avx2,bmi,bmi2,popcnt,f16c,fma")))
-#define NB_FN static inline __attribute__((always_inline, unused)) NB_TARGET
+#define NB_FN NB_INLINE NB_TARGET
 #define NB_OP static NB_TARGET
 #define NB_W 8
 #define NB_K 2

@@ -11,7 +11,7 @@
 NB_GROUP_IS_32("a group in two vectors of 16, transposition of 32 bytes a group");
 
 #define NB_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi,bmi2,popcnt,f16c")))
-#define NB_FN static inline __attribute__((always_inline, unused)) NB_TARGET
+#define NB_FN NB_INLINE NB_TARGET
 #define NB_OP static NB_TARGET
 #define NB_W 16
 #define NB_K 1

@@ -8,7 +8,7 @@
 
 NB_GROUP_IS_32("transform of 32 values in five stages, masks of a bit a value");
 
-#define NB_FN static inline __attribute__((always_inline)) NB_TARGET
+#define NB_FN NB_INLINE NB_TARGET
 #define NB_OP static NB_TARGET
 
 /* Keeps a loop of sixteen bytes rolled: GCC would unroll it before it looks for vectors, and then finds

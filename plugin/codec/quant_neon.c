@@ -13,7 +13,7 @@
 NB_GROUP_IS_32("a group in eight registers of 4 lanes");
 
 #define NB_TARGET
-#define NB_FN static inline __attribute__((always_inline, unused)) NB_TARGET
+#define NB_FN NB_INLINE NB_TARGET
 #define NB_OP static NB_TARGET
 #define NB_W 8
 #define NB_K 2

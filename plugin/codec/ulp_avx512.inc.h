@@ -98,8 +98,7 @@ static inline void put_long_strings(struct bits *b, __m512i v, __m512i len, __m5
 }
 
 /* Append eight strings in order. */
-static inline __attribute__((always_inline)) void put_strings(struct bits *b, __m512i v, __m512i len,
-                                                              __m512i before, unsigned total)
+NB_INLINE void put_strings(struct bits *b, __m512i v, __m512i len, __m512i before, unsigned total)
 {
     before = but_first(before);
     if (__builtin_expect(total <= 56, 1)) {

@@ -113,8 +113,7 @@ static uint32_t NAME(probe)(const struct nb_ulp_map *map, const uint8_t *cur, co
 #ifndef ULP_OWN_PLANES
 /* Append planes and low parts of a group whose plane 0 is m0. Return its mode. Inlined, because otherwise the
  * compiler shares the function between two widths and calls it with the group in memory. */
-static inline __attribute__((always_inline)) unsigned NAME(put_group)(struct bits *b, const group *g,
-                                                                      uint32_t m0)
+NB_INLINE unsigned NAME(put_group)(struct bits *b, const group *g, uint32_t m0)
 {
     const uint64_t m1 = NAME(above)(g, 1), m2 = NAME(above)(g, 2), m3 = NAME(above)(g, 3);
 #ifdef HAVE_CELLS
@@ -151,10 +150,8 @@ static inline __attribute__((always_inline)) unsigned NAME(put_group)(struct bit
 #endif
 
 /* `lossy` is NULL, or runs may have floors and it counts them. A compile-time constant, as is W. */
-static inline __attribute__((always_inline)) size_t NAME(encode_any)(const struct nb_ulp_map *map,
-                                                                     const uint8_t *cur, const uint8_t *ref,
-                                                                     size_t n, unsigned *c, uint8_t *dst,
-                                                                     uint64_t *lossy)
+NB_INLINE size_t NAME(encode_any)(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
+                                  size_t n, unsigned *c, uint8_t *dst, uint64_t *lossy)
 {
     const size_t runs = (n + NB_ULP_RUN - 1) / NB_ULP_RUN, groups = (n + NB_ULP_GROUP - 1) / NB_ULP_GROUP;
     const size_t full = n / NB_ULP_GROUP;
@@ -360,7 +357,7 @@ static inline int NAME(open_block)(struct NAME(cursor) * d, const uint8_t *coded
     return 0;
 }
 
-static inline __attribute__((always_inline)) int NAME(step)(struct NAME(cursor) * d, size_t g, int floors)
+NB_INLINE int NAME(step)(struct NAME(cursor) * d, size_t g, int floors)
 {
     const uint8_t *ref = d->ref + g * NB_ULP_GROUP * W;
     uint8_t *dst = d->dst + g * NB_ULP_GROUP * W;
@@ -425,10 +422,8 @@ static inline int NAME(put_exceptions)(const struct NAME(cursor) * d)
 }
 
 /* Decode a whole group of a block without floors. The lowest bits of *modes give its mode. */
-static inline __attribute__((always_inline)) void NAME(whole_group)(const uint8_t *p, size_t *pos,
-                                                                    uint64_t *modes,
-                                                                    const struct nb_ulp_map *map, unsigned c,
-                                                                    const uint8_t *ref, uint8_t *dst)
+NB_INLINE void NAME(whole_group)(const uint8_t *p, size_t *pos, uint64_t *modes, const struct nb_ulp_map *map,
+                                 unsigned c, const uint8_t *ref, uint8_t *dst)
 {
     const unsigned mode = *modes & 3;
     group s;
@@ -446,8 +441,7 @@ static inline __attribute__((always_inline)) void NAME(whole_group)(const uint8_
 
 /* Decode `count` blocks, 1 or 2, of NB_ULP_BLOCK values without floors. The second one follows the first in
  * ref and dst. A group's end depends on its bits, so a processor has time for another block meanwhile. */
-static inline __attribute__((always_inline)) int NAME(decode_whole)(const struct NAME(cursor) * a,
-                                                                    const struct NAME(cursor) * b, int count)
+NB_INLINE int NAME(decode_whole)(const struct NAME(cursor) * a, const struct NAME(cursor) * b, int count)
 {
     struct nb_ulp_map map = {a->map.shift, a->map.plain, 0}, map2 = {0, 0, 0};
     const size_t end = a->end, end2 = count > 1 ? b->end : 0;
@@ -484,9 +478,8 @@ static inline __attribute__((always_inline)) int NAME(decode_whole)(const struct
     return NAME(put_exceptions)(a) || (count > 1 && NAME(put_exceptions)(b)) ? -EBADMSG : 0;
 }
 
-static inline __attribute__((always_inline)) int NAME(decode_any)(const uint8_t *coded, size_t len,
-                                                                  const uint8_t *ref, size_t n, uint8_t *dst,
-                                                                  int floors)
+NB_INLINE int NAME(decode_any)(const uint8_t *coded, size_t len, const uint8_t *ref, size_t n, uint8_t *dst,
+                               int floors)
 {
     struct NAME(cursor) d;
 
