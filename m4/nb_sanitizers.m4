@@ -1,10 +1,8 @@
 dnl SPDX-License-Identifier: Apache-2.0
 dnl
 dnl NB_SANITIZERS: --enable-asan, --enable-ubsan, --enable-tsan. Set NB_SAN_CFLAGS, with which everything is
-dnl compiled and linked. Set NB_NO_TSAN_CFLAGS, which leaves ThreadSanitizer out of a file that has no threads
-dnl but takes much time. Set NB_VECTOR_CFLAGS, with which vector kernels compile in a third of the time:
-dnl checks of addresses are calls, and checks that repeat the check of a pointer are left out. Set the
-dnl conditional NB_SANITIZED.
+dnl compiled and linked. Set NB_DATA_CFLAGS for files of tests that only make values, and take most of a test's
+dnl time: with vectors and without sanitizers. Set the conditional NB_SANITIZED.
 AC_DEFUN([NB_SANITIZERS], [
     AC_ARG_ENABLE([asan], [AS_HELP_STRING([--enable-asan], [build with AddressSanitizer])],
         [], [enable_asan=no])
@@ -16,18 +14,16 @@ AC_DEFUN([NB_SANITIZERS], [
         [AC_MSG_ERROR([--enable-tsan and --enable-asan exclude each other])])
 
     NB_SAN_CFLAGS=
-    NB_NO_TSAN_CFLAGS=
-    NB_VECTOR_CFLAGS=
+    NB_DATA_CFLAGS=-ftree-vectorize
+    NB_TRY_FLAG([NB_DATA_CFLAGS], [-fvect-cost-model=dynamic])
     nb_sanitizers=
     AS_IF([test "x$enable_asan" != xno],
-        [NB_SAN_CFLAGS="$NB_SAN_CFLAGS -fsanitize=address"; nb_sanitizers="$nb_sanitizers address"
-         NB_TRY_FLAG([NB_VECTOR_CFLAGS], [--param asan-instrumentation-with-call-threshold=0])])
+        [NB_SAN_CFLAGS="$NB_SAN_CFLAGS -fsanitize=address"; nb_sanitizers="$nb_sanitizers address"])
     AS_IF([test "x$enable_ubsan" != xno],
         [NB_SAN_CFLAGS="$NB_SAN_CFLAGS -fsanitize=undefined -fno-sanitize-recover=undefined"
-         nb_sanitizers="$nb_sanitizers undefined"
-         NB_TRY_FLAG([NB_VECTOR_CFLAGS], [-fno-sanitize=null,object-size,pointer-overflow])])
+         nb_sanitizers="$nb_sanitizers undefined"])
     AS_IF([test "x$enable_tsan" != xno],
-        [NB_SAN_CFLAGS="$NB_SAN_CFLAGS -fsanitize=thread"; NB_NO_TSAN_CFLAGS=-fno-sanitize=thread; nb_sanitizers="$nb_sanitizers thread"
+        [NB_SAN_CFLAGS="$NB_SAN_CFLAGS -fsanitize=thread"; nb_sanitizers="$nb_sanitizers thread"
          # ThreadSanitizer does not understand fences. It may report too much, never too little.
          NB_TRY_FLAG([NB_SAN_CFLAGS], [-Wno-tsan])])
     AS_IF([test -n "$NB_SAN_CFLAGS"], [
@@ -39,11 +35,11 @@ AC_DEFUN([NB_SANITIZERS], [
             [AC_MSG_RESULT([no])
              AC_MSG_ERROR([the sanitizer's run-time library is missing])])
         CFLAGS=$nb_saved_cflags
+        AS_VAR_APPEND([NB_DATA_CFLAGS], [" -fno-sanitize=all"])
     ])
     AM_CONDITIONAL([NB_SANITIZED], [test -n "$NB_SAN_CFLAGS"])
     AC_SUBST([NB_SAN_CFLAGS])
-    AC_SUBST([NB_NO_TSAN_CFLAGS])
-    AC_SUBST([NB_VECTOR_CFLAGS])
+    AC_SUBST([NB_DATA_CFLAGS])
 ])
 
 dnl NB_COVERAGE: --enable-coverage counts which lines run, for "make coverage". Sets NB_COVERAGE_CFLAGS.

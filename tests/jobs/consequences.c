@@ -43,7 +43,9 @@ static void invert(const float *a, float *out)
             x[i][j] *= pivot;
         for (unsigned k = 0; k < SIDE; k++) {
             const float part = x[k][i];
-            for (unsigned j = 0; j < 2 * SIDE && k != i; j++)
+            if (k == i)
+                continue;
+            for (unsigned j = 0; j < 2 * SIDE; j++)
                 x[k][j] -= part * x[i][j];
         }
     }
@@ -61,8 +63,9 @@ static void make_batch(uint64_t *random, float *out)
         const float common = noise(random);
         for (unsigned i = 0; i < SIDE; i++)
             a[s][i] = noise(random) + (i % 3 ? 0.7f : -0.7f) * common;
-        for (unsigned i = 0; i < SIDE * SIDE; i++)
-            out[i] += a[s][i / SIDE] * a[s][i % SIDE] / SAMPLES;
+        for (unsigned i = 0; i < SIDE; i++)
+            for (unsigned j = 0; j < SIDE; j++)
+                out[i * SIDE + j] += a[s][i] * a[s][j] / SAMPLES;
     }
 }
 

@@ -2,8 +2,8 @@
 /*
  * Types, fills, reference reductions and measures of error for tests. They are independent of the plugin's
  * codec on purpose, and simple. Harness programs spend most of their time here, so the functions take values
- * apart by their bits instead of calling <math.h>. ThreadSanitizer does not watch this file: it touches only
- * memory of the calling thread, never a buffer that the plugin has. gpu.c fills and drains such buffers.
+ * apart by their bits instead of calling <math.h>. Sanitizers do not watch this file: it touches only memory
+ * of the calling thread, never a buffer that the plugin has. gpu.c fills and drains such buffers.
  */
 #include <math.h>
 #include <string.h>

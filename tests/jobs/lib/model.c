@@ -159,6 +159,13 @@ struct model *model_new(struct job *job, const struct model_settings *settings)
     return m;
 }
 
+/* Add to a row's gradient what pulls it to its target. */
+static void add_pull(float curve, const float *restrict w, const float *restrict target, float *restrict g)
+{
+    for (unsigned k = 0; k < ROW; k++)
+        g[k] += curve * (w[k] - target[k]);
+}
+
 void model_gradient(struct model *m, int unit, int add)
 {
     struct unit *u = &m->unit[unit];
@@ -171,8 +178,7 @@ void model_gradient(struct model *m, int unit, int add)
         if (!add)
             memset(u->g[r], 0, u->n * sizeof(*u->g[r]));
         for (size_t row = 0; row < u->n / ROW; row++)
-            for (size_t i = row * ROW; i < (row + 1) * ROW; i++)
-                u->g[r][i] += u->curve[row] * (u->w[i] - u->target[i]);
+            add_pull(u->curve[row], u->w + row * ROW, u->target + row * ROW, u->g[r] + row * ROW);
         add_noise(&u->seed, u->scale, u->n, u->g[r]);
     }
 }
@@ -180,9 +186,11 @@ void model_gradient(struct model *m, int unit, int add)
 void model_reduced(struct model *m, int unit)
 {
     struct unit *u = &m->unit[unit];
+    const float *restrict a = u->g[0], *restrict b = u->g[1];
+    float *restrict sum = u->sum;
 
-    for (size_t i = 0; i < u->n && u->sum; i++)
-        u->sum[i] += (u->g[0][i] + u->g[1][i]) / NODES;
+    for (size_t i = 0, n = sum ? u->n : 0; i < n; i++)
+        sum[i] += (a[i] + b[i]) / NODES;
 }
 
 /* ---- optimizers ---------------------------------------------------------------------------------------- */
@@ -196,11 +204,14 @@ static void adamw(struct unit *u, float lr, int t)
 {
     const float c1 = 1.0f / (1.0f - powf(0.9f, (float)t)), c2 = 1.0f / (1.0f - powf(0.95f, (float)t));
 
-    for (size_t i = 0; i < u->n; i++) {
-        const float g = u->sum[i];
-        u->m[i] += 0.1f * (g - u->m[i]);
-        u->v[i] += 0.05f * (g * g - u->v[i]);
-        u->w[i] -= lr * (c1 * u->m[i] / (sqrtf(c2 * u->v[i]) + 1e-8f) + 0.1f * u->w[i]);
+    const float *restrict sum = u->sum;
+    float *restrict m = u->m, *restrict v = u->v, *restrict w = u->w;
+
+    for (size_t i = 0, n = u->n; i < n; i++) {
+        const float g = sum[i];
+        m[i] += 0.1f * (g - m[i]);
+        v[i] += 0.05f * (g * g - v[i]);
+        w[i] -= lr * (c1 * m[i] / (sqrtf(c2 * v[i]) + 1e-8f) + 0.1f * w[i]);
     }
 }
 
