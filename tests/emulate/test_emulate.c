@@ -454,5 +454,6 @@ static int refused(void)
 }
 
 HX_MAIN({"refused", refused, 0}, {"warm-up-3", warm_up_3, 0}, {"direct-2", direct_2, 0},
-        {"direct-3", direct_3, 0}, {"two-hop-4", two_hop_4, 0}, {"two-hop-5", two_hop_5, 0},
-        {"grid-6", grid_6, 0}, {"auto-8", auto_8, HX_CASE_FULL})
+        {"direct-3", direct_3, HX_CASE_SLOW}, {"two-hop-4", two_hop_4, 0},
+        {"two-hop-5", two_hop_5, HX_CASE_SLOW}, {"grid-6", grid_6, HX_CASE_SLOW},
+        {"auto-8", auto_8, HX_CASE_FULL})

@@ -339,8 +339,9 @@ static int asks_for_raw(void)
 HX_MAIN({"walk-bf16", walk_bf16, 0}, {"walk-fp32", walk_fp32, HX_CASE_FULL}, {"walk-8-bit", walk_fp8, 0},
         {"unchanged", unchanged, 0}, {"random-bytes", random_bytes, HX_CASE_FULL},
         {"slots-of-one-size", slots_of_one_size, 0}, {"in-place", in_place, 0},
-        {"out-of-step", out_of_step, 0}, {"out-of-step-two-hop", out_of_step_two_hop, 0},
-        {"walk-two-hop", walk_two_hop, 0}, {"out-of-step-two-level", out_of_step_two_level, 0},
-        {"walk-two-level", walk_two_level, 0},
-        {"no-memory-on-one-node-two-level", no_memory_on_one_two_level, 0}, {"asks-for-raw", asks_for_raw, 0},
-        {"no-memory", no_memory, HX_CASE_FULL}, {"no-memory-on-one-node", no_memory_on_one, 0})
+        {"out-of-step", out_of_step, 0}, {"out-of-step-two-hop", out_of_step_two_hop, HX_CASE_SLOW},
+        {"walk-two-hop", walk_two_hop, HX_CASE_SLOW}, {"out-of-step-two-level", out_of_step_two_level, 0},
+        {"walk-two-level", walk_two_level, HX_CASE_SLOW},
+        {"no-memory-on-one-node-two-level", no_memory_on_one_two_level, HX_CASE_SLOW},
+        {"asks-for-raw", asks_for_raw, 0}, {"no-memory", no_memory, HX_CASE_FULL},
+        {"no-memory-on-one-node", no_memory_on_one, 0})

@@ -439,6 +439,6 @@ HX_CASE(switch_two_level, kill_switch(6, HX_ENV("NIBBLE_MIN_BYTES=0", "NIBBLE_SC
 
 HX_MAIN({"comms-excluded", comms_excluded, 0}, {"comms-included", comms_included, 0},
         {"nothing-to-gain", nothing_to_gain, 0}, {"something-to-gain", something_to_gain, 0},
-        {"bad-rules", bad_rules, 0}, {"shadow", shadow, 0}, {"fallback", fallback, 0},
+        {"bad-rules", bad_rules, 0}, {"shadow", shadow, 0}, {"fallback", fallback, HX_CASE_SLOW},
         {"cancelling", cancelling, HX_CASE_FULL}, {"switch", switch_direct, 0},
         {"switch-two-level", switch_two_level, 0})

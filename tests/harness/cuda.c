@@ -756,8 +756,8 @@ static int p2p(void)
 
 HX_MAIN({"batch", batch, HX_CASE_FULL}, {"resident", resident, 0}, {"gpu-memory", gpu_memory, 0},
         {"gpu-receives", gpu_receives, 0}, {"gpu-pointers", gpu_pointers, 0},
-        {"gpu-payloads", gpu_payloads, 0}, {"gpu-payloads-guests", gpu_payloads_guests, 0},
+        {"gpu-payloads", gpu_payloads, 0}, {"gpu-payloads-guests", gpu_payloads_guests, HX_CASE_SLOW},
         {"gpu-payloads-no-differences", gpu_payloads_no_differences, 0},
         {"gpu-payloads-emulated", gpu_payloads_emulated, 0}, {"no-differences", no_differences, 0},
-        {"emulated", emulated, 0}, {"recognised", recognised, 0},
+        {"emulated", emulated, 0}, {"recognised", recognised, HX_CASE_SLOW},
         {"recognised-emulated", recognised_emulated, HX_CASE_FULL}, {"stuck", stuck, 0}, {"p2p", p2p, 0})

@@ -16,12 +16,12 @@ if [ "${NB_LONG_TESTS:-0}" != 0 ]; then
     runs=$(for p in $programs; do echo "poll:$p thread:$p thread,credits=1:$p"; done)
 else
     runs="poll:late_records poll:lifecycle thread:allgather thread:feedback thread,credits=1:results thread,credits=1:quantized thread:late_gathers/delta4"
-    cases=
-    if [ -n "${NB_SANITIZE:-}" ]; then # some cases of each: an int4 sum, exact sums, in two hops and levels, deltas
+    # Some cases of each: an int4 sum, exact sums, in two hops and levels, deltas. Programs without any run all.
+    cases="cycles versions walk-bf16 slots-of-one-size out-of-step-two-hop asks-for-raw
+        exact-types-2-nodes int4-two-hop repeatable-two-hop foreign-values
+        int4-two-level repeatable-two-level out-of-step-two-level"
+    if [ -n "${NB_SANITIZE:-}" ]; then
         runs="poll:lifecycle thread:allgather thread,credits=1:results thread,credits=1:quantized"
-        cases="cycles versions walk-bf16 slots-of-one-size out-of-step-two-hop asks-for-raw
-            exact-types-2-nodes int4-two-hop repeatable-two-hop foreign-values
-            int4-two-level repeatable-two-level out-of-step-two-level"
     fi
     NB_TEST_QUICK=1
     export NB_TEST_QUICK

@@ -218,4 +218,4 @@ HX_MAIN({"exact-types-2-nodes", exact_types, 0}, {"exact-types-3-nodes", exact_t
         {"shapes-2-nodes-16-channels", shapes_2_16, HX_CASE_FULL}, {"large", large, HX_CASE_FULL},
         {"rounding", rounding, 0}, {"exact-types-two-hop", exact_types_two_hop, 0},
         {"exact-types-two-level", exact_types_two_level, 0}, {"shapes-two-level", shapes_two_level, 0},
-        {"shapes-sites", shapes_sites, 0}, {"large-two-level", large_two_level, HX_CASE_FULL})
+        {"shapes-sites", shapes_sites, HX_CASE_SLOW}, {"large-two-level", large_two_level, HX_CASE_FULL})

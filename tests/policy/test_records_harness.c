@@ -530,9 +530,9 @@ static int named(void)
            sx_job("shadow mode", 3, named_node, NULL, shadow);
 }
 
-HX_MAIN({"padded-8-channels", padded_8, 0}, {"padded-12-channels", padded_12, HX_CASE_FULL},
+HX_MAIN({"padded-8-channels", padded_8, HX_CASE_SLOW}, {"padded-12-channels", padded_12, HX_CASE_FULL},
         {"padded-16-channels", padded_16, HX_CASE_FULL}, {"padded-1-channel", padded_1, HX_CASE_FULL},
-        {"groups", groups, 0}, {"lost-and-wrong-events", doomed, 0}, {"storm", storm, 0},
+        {"groups", groups, 0}, {"lost-and-wrong-events", doomed, HX_CASE_SLOW}, {"storm", storm, 0},
         {"contradicting-nodes", contradicting, 0}, {"heads", heads, 0}, {"replay", replay, 0},
         {"passed-on", passed_on, 0}, {"child", child, 0}, {"split-gather", split_gather, 0},
         {"split-scatter", split_scatter, 0}, {"unprofiled", unprofiled, 0}, {"named", named, 0})

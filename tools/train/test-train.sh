@@ -39,9 +39,11 @@ says()
 # With sanitizers use less text and fewer steps. These are too few for the plugin to recognize a gradient, so
 # a setting tells it.
 quick="--quick"
+steps=30
 if [ -n "${NB_SANITIZE-}" ]; then
     set -- --context 32 --batch 1 "$@"
-    quick="--quick --steps 12"
+    quick="--quick --steps 6"
+    steps=6
     NIBBLE_GRAD=all
     NIBBLE_WARMUP_STEPS=2
     export NIBBLE_GRAD NIBBLE_WARMUP_STEPS
@@ -85,10 +87,10 @@ if [ -z "${NB_SANITIZE-}" ]; then # the other paths run with sanitizers
 fi
 
 echo "bounded differences of weights: the same bits on all receivers, the owner's own exact"
-run 0 delta4 --quick -n 3 --steps 30 --runs delta4 "$@"
+run 0 delta4 --quick -n 3 --steps $steps --runs delta4 "$@"
 says "ok *4 bits, feedback, delta4: weights equal on all receivers"
 says "ok *4 bits, feedback, delta4: gathered weights off by 0.[0-9]*[1-9]"
-run 1 weight --quick -n 3 --steps 30 --runs delta4 --fault weight "$@"
+run 1 weight --quick -n 3 --steps $steps --runs delta4 --fault weight "$@"
 says "FAIL 4 bits, feedback, delta4: weights differ"
 
 echo "a weight that arrives wrong is found"

@@ -218,6 +218,7 @@ struct hx_case {
     }
 #define HX_CASE_FULL 1u /* not with NB_TEST_QUICK=1 */
 #define HX_CASE_LONG 2u /* only with NB_LONG_TESTS=1 */
+#define HX_CASE_SLOW 4u /* nor with NB_TEST_QUICK=1 and ThreadSanitizer, where it takes longest */
 /* Run the cases named on the command line, or all, without the caller's NIBBLE_* settings, and print one line
  * for each. Return the exit status: 0, 1, or HX_SKIP when no case ran. "-l" lists the cases. */
 int hx_main(int argc, char **argv, const struct hx_case *cases, size_t ncases);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "internal.h"
+#include "tests/gpu/fiber.h" /* NB_TSAN */
 
 #define GRACE_S 20.0 /* time that the other nodes have after one node has failed */
 
@@ -350,6 +351,12 @@ int hx_quick(void)
     return hx_env_read()->quick;
 }
 
+#ifdef NB_TSAN
+#define LEFT_OUT (HX_CASE_FULL | HX_CASE_SLOW)
+#else
+#define LEFT_OUT HX_CASE_FULL
+#endif
+
 static int chosen(const struct hx_case *c, int argc, char **argv)
 {
     if (argc > 1) {
@@ -359,7 +366,7 @@ static int chosen(const struct hx_case *c, int argc, char **argv)
         }
         return 0;
     }
-    if ((c->flags & HX_CASE_FULL) && hx_quick())
+    if (hx_quick() && (c->flags & LEFT_OUT))
         return 0;
     return !(c->flags & HX_CASE_LONG) || hx_env_read()->long_tests;
 }
