@@ -551,6 +551,7 @@ const struct job_entry jobs_passes[] = {
     {"experts-of-changing-sizes", experts_of_changing_sizes, {0}},
     {"batch-ramp", batch_ramp, {.steps = 110}},
     {"checkpoint-inside", checkpoint_inside, {.fed = 95}},
+    {"checkpoint-inside-other-size", checkpoint_inside, {.fed = 95, .seed = 4}},
     {"paused", paused, {.steps = 130}},
     {0},
 };

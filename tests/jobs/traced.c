@@ -4,11 +4,13 @@
  * weights come from a trace of traces.py on standard input, with the collectives of a framework
  * (lib/parallel.h).
  *
- *     tests/jobs/traced [-v] [-s SEED] fsdp1|fsdp2|megatron|ddp|beside < TRACE
+ *     tests/jobs/traced [-v] [-s SEED] fsdp1|fsdp2|megatron|ddp|beside|late|teacher < TRACE
  *
  * `beside` is fsdp2 with further sums of the gradients' type and size: activations of the residual stream,
- * and squares of gradients. The program prints one line, as figures[] names it. -v prints the plugin's log
- * before it. Exit status 0: the trace was played to its end, whatever the plugin did.
+ * and squares of gradients. In `late` the weights come one step late, as from an optimizer on the host.
+ * `teacher` gathers an average of the weights in each step, too. The program prints one line, as figures[]
+ * names it. -v prints the plugin's log before it. Exit status 0: the trace was played to its end, whatever
+ * the plugin did.
  *
  * A trace is, in the byte order of the machine: the text "NBTRACE1", four numbers of 4 bytes (units, steps,
  * values of activations, 0), 8 bytes for each unit's size, the weights of each (BF16). Then for each step:
@@ -33,6 +35,7 @@ struct trace {
     int units, steps;
     float *activation[NODES];
     uint16_t *weights;
+    float *next[UNITS_MOST]; /* the weights of the next step. NULL: weights come at once */
     struct model *model;
     /* the plugin's decisions, by node and unit */
     /* step first recognised, step last unrecognised, -1 */
@@ -66,6 +69,15 @@ static void begin(void *arg, struct unit *u, int number)
 {
     (void)number;
     get_weights(arg, u->w, u->n);
+}
+
+static void update(void *arg, struct unit *u, int number)
+{
+    const struct trace *t = arg;
+
+    if (t->next[number])
+        memcpy(u->w, t->next[number], u->n * sizeof(float));
+    get_weights(arg, t->next[number] ? t->next[number] : u->w, u->n);
 }
 
 static void gradient(void *arg, struct unit *u, int number)
@@ -110,12 +122,14 @@ static void trace_open(struct trace *t)
     memset(t->first, 0xff, sizeof(t->first));
     memset(t->unseen, 0xff, sizeof(t->unseen));
     /* Updates come in the order of units, as the weights do. */
-    t->source = (struct model_source){t->n, begin, gradient, begin, t};
+    t->source = (struct model_source){t->n, begin, gradient, update, t};
 }
 
 static void trace_close(struct trace *t)
 {
     free(t->weights);
+    for (int i = 0; i < t->units; i++)
+        free(t->next[i]);
     for (int r = 0; r < NODES; r++)
         free(t->activation[r]);
 }
@@ -228,26 +242,56 @@ static void others(struct fsdp *f, const struct trace *t)
         free(x[r]);
 }
 
-static void fully_sharded(struct job *job, int version, int beside)
+enum { PLAIN, BESIDE, ONE_LATE, TEACHER };
+
+/* Gather the average of the weights, and let it follow them. */
+static void gather_average(struct fsdp *average, const struct model *m)
+{
+    fsdp_forward(average);
+    for (int i = 0; i < m->units; i++) {
+        struct unit *u = &average->model->unit[i];
+        memory_give(job_memory(m->job), average->full[i]);
+        average->full[i] = 0;
+        for (size_t k = 0; k < u->n; k++)
+            u->w[k] += 0.01f * (m->unit[i].w[k] - u->w[k]);
+    }
+}
+
+static void fully_sharded(struct job *job, int version, int kind)
 {
     struct trace *t = job_arg(job);
-    struct fsdp f = fsdp_open(job, comm_between(job, NULL), model_of(job), version);
+    struct fsdp f = fsdp_open(job, comm_between(job, NULL), model_of(job), version), average = f;
     const address norm = memory_take(job_memory(job), 4);
+    const struct model *m = f.model;
 
+    for (int i = 0; kind == ONE_LATE && i < m->units; i++) {
+        t->next[i] = zeros(m->unit[i].n, sizeof(float));
+        memcpy(t->next[i], m->unit[i].w, m->unit[i].n * sizeof(float));
+    }
+    if (kind == TEACHER) {
+        const struct model_settings s = {.units = m->units, .first = m->unit[0].n, .n = m->unit[1].n};
+        average = fsdp_open(job, f.comm, model_new(job, &s), version);
+        for (int i = 0; i < m->units; i++)
+            memcpy(average.model->unit[i].w, m->unit[i].w, m->unit[i].n * sizeof(float));
+    }
     while (job_step(job)) {
         fsdp_forward(&f);
+        if (kind == TEACHER)
+            gather_average(&average, m);
         fsdp_backward(&f);
         get_activations(t);
-        if (beside)
+        if (kind == BESIDE)
             others(&f, t);
         all_reduce_scalar(f.comm, norm, f.model->unit[0].g[0][0], f.model->unit[0].g[1][0]);
         fsdp_update(&f);
     }
 }
 
-JOB(fsdp1, fully_sharded(job, 1, 0))
-JOB(fsdp2, fully_sharded(job, 2, 0))
-JOB(beside, fully_sharded(job, 2, 1))
+JOB(fsdp1, fully_sharded(job, 1, PLAIN))
+JOB(fsdp2, fully_sharded(job, 2, PLAIN))
+JOB(beside, fully_sharded(job, 2, BESIDE))
+JOB(late, fully_sharded(job, 2, ONE_LATE))
+JOB(teacher, fully_sharded(job, 2, TEACHER))
 
 static void megatron(struct job *job)
 {
@@ -274,11 +318,9 @@ static void ddp(struct job *job)
 
 int main(int argc, char **argv)
 {
-    static const struct job_entry jobs[] = {{"fsdp1", fsdp1, {0}},
-                                            {"fsdp2", fsdp2, {0}},
-                                            {"megatron", megatron, {0}},
-                                            {"ddp", ddp, {0}},
-                                            {"beside", beside, {0}}};
+    static const struct job_entry jobs[] = {
+        {"fsdp1", fsdp1, {0}},   {"fsdp2", fsdp2, {0}}, {"megatron", megatron, {0}}, {"ddp", ddp, {0}},
+        {"beside", beside, {0}}, {"late", late, {0}},   {"teacher", teacher, {0}}};
     static struct trace t;
     struct job_entry entry = {.name = NULL};
     struct verdict v;
@@ -294,7 +336,8 @@ int main(int argc, char **argv)
         if (strcmp(argv[at], jobs[i].name) == 0)
             entry = jobs[i];
     if (!entry.name) {
-        fprintf(stderr, "usage: traced [-v] [-s SEED] fsdp1|fsdp2|megatron|ddp|beside < TRACE\n");
+        fprintf(stderr, "usage: traced [-v] [-s SEED] "
+                        "fsdp1|fsdp2|megatron|ddp|beside|late|teacher < TRACE\n");
         return 1;
     }
     trace_open(&t);

@@ -106,6 +106,7 @@ struct nb_weight_block {
     int bytes;                     /* 1: count may be bytes */
     int reduced;                   /* 1: its gradient has come in this pass, or will not come */
     int left_out;                  /* 1: the backward pass left it out */
+    int again;                     /* 1: the backward pass has gathered its bytes */
     uint64_t changed_step;         /* step of its last change, plus 1. 0: never */
 };
 

@@ -22,7 +22,7 @@
 #define USUAL_FROM 4u         /* steps in a row from which memory is usual */
 #define SIZE_FACTOR 3.0f      /* log2, between a sum and the sums of its buffer before */
 #define SIZE_RATE 0.002f      /* a sum, at which the range of sizes narrows */
-#define ODD_SIZES 16u         /* sums in a row outside the range until it begins anew */
+#define ODD_SIZES 16u         /* sums more outside the range than inside, until it grows */
 #define TIMES_TOLD 3u /* log lines of each reason and signature: its buffers may differ at every call */
 
 const char *nb_class_reason_text(enum nb_class_reason reason)
@@ -235,7 +235,8 @@ static int is_usual_memory(struct nb_class_key *k, uint64_t step)
 }
 
 /* Note the size of a sum. Return 1 when it is within SIZE_FACTOR of the earlier ones, or unknown. The range
- * narrows slowly. It begins anew when all sums of late were outside, as after a change of the loss scale. */
+ * narrows slowly. It grows when most sums are outside, as after a change of the loss scale, or when another
+ * buffer's sums came first. */
 static int is_usual_size(struct nb_sizes *s, float size)
 {
     const float log = size > 0 ? log2f(size) : 0;
@@ -245,9 +246,9 @@ static int is_usual_size(struct nb_sizes *s, float size)
     if (s->known && (log < s->smallest - SIZE_FACTOR || log > s->largest + SIZE_FACTOR)) {
         if (++s->odd <= ODD_SIZES)
             return 0;
-        s->known = 0;
+        s->odd = 0;
     }
-    s->odd = 0;
+    s->odd -= s->odd > 0;
     s->smallest = !s->known || log < s->smallest ? log : s->smallest + SIZE_RATE * (log - s->smallest);
     s->largest = !s->known || log > s->largest ? log : s->largest + SIZE_RATE * (log - s->largest);
     s->known = 1;

@@ -202,7 +202,7 @@ struct nb_causal *nb_field_of_bytes(struct nb_table *fields, uint64_t comm, nccl
 /* The usual sizes of some sums. */
 struct nb_sizes {
     float smallest, largest; /* log2 of their usual rms */
-    uint32_t odd;            /* sums in a row outside this range */
+    uint32_t odd;            /* sums outside this range, less those inside */
     int known;               /* 1: there is a range */
 };
 
