@@ -207,12 +207,6 @@ for file in $files; do
     [ $long = 1 ] || continue
     # Every case and job once, before more ranks and nodes.
     run 2 "NIBBLE_RS=int4" sharded
-    # In parts, since play ends after ten minutes.
-    for part in 0 1 2 3 4 5 6 7 8 9 10 11; do
-        # shellcheck disable=SC2046
-        play jobs "$jobs" $("$builddir/tests/nccl/jobs" list | grep -vxF "$known" |
-            awk "NR % 12 == $part")
-    done
     run 2 "$coded NIBBLE_GRAD=all_reduce:float32:400000" named
     run 2 "$word" said
     # NCCL ignores the choice of a call where its environment names algorithms or protocols.
@@ -221,6 +215,12 @@ for file in $files; do
     run 3 "$raw" raw many split shrink grow revoke abort
     run 2 "$sockets" raw coded sharded again split abort
     run 3 "$sockets" raw many shrink grow revoke
+    # In parts, since play ends after ten minutes.
+    for part in 0 1 2 3 4 5 6 7 8 9 10 11; do
+        # shellcheck disable=SC2046
+        play jobs "$jobs" $("$builddir/tests/nccl/jobs" list | grep -vxF "$known" |
+            awk "NR % 12 == $part")
+    done
     run 2x2 "$sockets" raw coded sharded again split abort
     gathers_of_windows 3 "$few NCCL_HIER_CE_COLL_AG_RAIL_RING_ENABLE=1"
     gathers_of_windows 2x2 "$few $rails"
