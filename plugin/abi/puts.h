@@ -35,8 +35,8 @@ struct nb_puts_request;
  * return a negative errno, and `why` of `cap` bytes. */
 int nb_puts_available(struct nb_context *ctx, char *why, size_t cap);
 
-/* Listen for communicator `comm_id`, and fill `handle` (NB_NET_HANDLE_BYTES) for the other ranks. Return 0 and *listener, or a negative
- * errno after a WARN line. */
+/* Listen for communicator `comm_id`, and fill `handle` (NB_NET_HANDLE_BYTES) for the other ranks. Return 0
+ * and *listener, or a negative errno after a WARN line. */
 int nb_puts_listen(struct nb_context *ctx, uint64_t comm_id, int dev, void *handle,
                    struct nb_puts_listener **listener);
 void nb_puts_close_listen(struct nb_puts_listener *listener); /* NULL is allowed */
