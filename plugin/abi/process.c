@@ -18,6 +18,8 @@
 #include "base/version.h"
 #include "coll/engine.h"
 
+#define MOST_FAILED 16u /* communicators that are kept at once. A new one takes the place of the oldest */
+
 static struct {
     pthread_mutex_t lock;
     struct nb_context context;
@@ -32,8 +34,10 @@ static struct {
                                            it */
     struct nb_net *staging;             /* NULL: without staging */
     atomic_long open;
-    atomic_bool old;  /* NCCL uses tables without finalize */
-    atomic_bool lost; /* an error was lost, see nb_process_loses_first */
+    atomic_bool old;                      /* NCCL uses tables without finalize */
+    atomic_bool lost;                     /* an error was lost, see nb_process_loses_first */
+    _Atomic uint64_t failed[MOST_FAILED]; /* communicators, see nb_process_fail */
+    atomic_uint nfailed;
     struct nb_device_list devices;
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -248,6 +252,36 @@ int nb_process_init_for_good(enum nb_half half, ncclDebugLogger_t logger)
 bool nb_process_loses_first(void)
 {
     return atomic_load(&process.old) && !atomic_exchange(&process.lost, true);
+}
+
+bool nb_process_fail(uint64_t comm_id)
+{
+    if (nb_process_has_failed(comm_id))
+        return false;
+    atomic_store(&process.failed[atomic_fetch_add(&process.nfailed, 1) % MOST_FAILED], comm_id);
+    return true;
+}
+
+bool nb_process_has_failed(uint64_t comm_id)
+{
+    const unsigned n = atomic_load(&process.nfailed);
+
+    for (unsigned i = 0; i < n && i < MOST_FAILED; i++)
+        if (atomic_load(&process.failed[i]) == comm_id)
+            return true;
+    return false;
+}
+
+uint64_t nb_process_comm_id(const void *ctx)
+{
+    uint64_t comm_id = 0;
+
+    pthread_mutex_lock(&process.lock);
+    for (const struct nb_init *i = process.inits; i; i = i->next)
+        if (i == ctx)
+            comm_id = i->comm_id;
+    pthread_mutex_unlock(&process.lock);
+    return comm_id;
 }
 
 /* Return 1 between init and finalize of this half. */

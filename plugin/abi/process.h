@@ -55,6 +55,13 @@ int nb_process_init_for_good(enum nb_half half, ncclDebugLogger_t logger);
  * tables before v11 (2.27 or older), because that NCCL drops it. Any thread. */
 bool nb_process_loses_first(void);
 
+/* Note that one-sided operations of communicator `comm_id` have failed. Return true the first time. Later
+ * nb_process_has_failed returns true for it. Any thread. */
+bool nb_process_fail(uint64_t comm_id);
+bool nb_process_has_failed(uint64_t comm_id);
+/* Return the communicator of a ctx of NCCL's, or 0 for a ctx that is no live init. */
+uint64_t nb_process_comm_id(const void *ctx);
+
 /* Get the settings and keep them until nb_process_release_settings. NULL while the CollNet half is not
  * initialized: NCCL's questions about CollNet then concern another plugin. */
 const struct nb_params *nb_process_share_settings(void);

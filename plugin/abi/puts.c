@@ -23,6 +23,7 @@
 
 struct nb_puts_listener {
     struct nb_context *ctx;
+    uint64_t comm_id;
     int dev;
     void *listen; /* the transport's. NULL: a group has it */
 };
@@ -80,7 +81,8 @@ int nb_puts_available(struct nb_context *ctx, char *why, size_t cap)
     return ret;
 }
 
-int nb_puts_listen(struct nb_context *ctx, int dev, void *handle, struct nb_puts_listener **listener)
+int nb_puts_listen(struct nb_context *ctx, uint64_t comm_id, int dev, void *handle,
+                   struct nb_puts_listener **listener)
 {
     struct nb_puts_listener *l = calloc(1, sizeof(*l));
     uint8_t *free_end = (uint8_t *)handle + MARK_AT;
@@ -91,6 +93,7 @@ int nb_puts_listen(struct nb_context *ctx, int dev, void *handle, struct nb_puts
         return -ENOMEM;
     }
     l->ctx = ctx;
+    l->comm_id = comm_id;
     l->dev = dev;
     ret = ctx->net->ops->listen(ctx->net, dev, handle, &l->listen);
     if (!ret)
@@ -186,6 +189,7 @@ int nb_puts_open(struct nb_puts_listener *l, void *const handles[], int nranks, 
     }
     pthread_mutex_init(&p->lock, NULL);
     p->ctx = l->ctx;
+    p->comm_id = l->comm_id;
     p->dev = l->dev;
     p->rank = rank;
     p->nranks = nranks;
@@ -364,4 +368,9 @@ int nb_puts_error(struct nb_puts *p)
     ret = p->err;
     pthread_mutex_unlock(&p->lock);
     return ret;
+}
+
+uint64_t nb_puts_comm_id(const struct nb_puts *p)
+{
+    return p->comm_id;
 }

@@ -35,9 +35,10 @@ struct nb_puts_request;
  * return a negative errno, and `why` of `cap` bytes. */
 int nb_puts_available(struct nb_context *ctx, char *why, size_t cap);
 
-/* Listen, and fill `handle` (NB_NET_HANDLE_BYTES) for the other ranks. Return 0 and *listener, or a negative
- * errno after a WARN line. */
-int nb_puts_listen(struct nb_context *ctx, int dev, void *handle, struct nb_puts_listener **listener);
+/* Listen for communicator `comm_id`, and fill `handle` (NB_NET_HANDLE_BYTES) for the other ranks. Return 0
+ * and *listener, or a negative errno after a WARN line. */
+int nb_puts_listen(struct nb_context *ctx, uint64_t comm_id, int dev, void *handle,
+                   struct nb_puts_listener **listener);
 void nb_puts_close_listen(struct nb_puts_listener *listener); /* NULL is allowed */
 
 /* Make the group of `nranks` ranks with these handles, in which this one is `rank`. The group takes what it
@@ -81,5 +82,7 @@ int nb_puts_test(struct nb_puts *puts, struct nb_puts_request *request, int *don
 int nb_puts_progress(struct nb_puts *puts);
 /* Return 0, or the group's error. */
 int nb_puts_error(struct nb_puts *puts);
+/* Return the listener's communicator. */
+uint64_t nb_puts_comm_id(const struct nb_puts *puts);
 
 #endif

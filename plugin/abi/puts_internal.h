@@ -104,6 +104,7 @@ struct nb_puts_peer {
 
 struct nb_puts {
     struct nb_context *ctx;
+    uint64_t comm_id;
     int dev, rank, nranks, traffic_class;
     pthread_mutex_t lock;
     int err;

@@ -11,7 +11,9 @@
 #include "nibble/nccl_rma.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "abi/api.h"
 #include "abi/process.h"
@@ -78,7 +80,6 @@ static ncclResult_t get_rma_properties(void *comm, ncclRmaProperties_v16_t *prop
 
 static ncclResult_t listen(void *ctx, int dev, void *handle, void **listen_comm)
 {
-    (void)ctx;
     NB_REQUIRE(handle);
     NB_REQUIRE(listen_comm);
     struct nb_puts_listener *l = NULL;
@@ -86,7 +87,7 @@ static ncclResult_t listen(void *ctx, int dev, void *handle, void **listen_comm)
     if (!nb_process_transport())
         return ncclInternalError;
     NB_UNLESS_STOPPED();
-    int err = nb_puts_listen(nb_process_context(), dev, handle, &l);
+    int err = nb_puts_listen(nb_process_context(), nb_process_comm_id(ctx), dev, handle, &l);
     if (!err)
         nb_process_count(1);
     *listen_comm = l;
@@ -181,6 +182,20 @@ static ncclResult_t dereg_mr(void *coll_comm, void *mhandle)
 
 /* ---- Operations ------------------------------------------------------------------------------------- */
 
+/* Return the result of a call that moves data. On a group's first error make it known to the tuner. NCCL's
+ * thread for puts ends with the error and keeps it: ncclCommGetAsyncError does not look at it in 2.30.7,
+ * 2.31.2 and 2.32.3. */
+static ncclResult_t moving(const struct nb_puts *puts, int err)
+{
+    if (err < 0 && err != -EINVAL && nb_process_fail(nb_puts_comm_id(puts)))
+        NB_ALERT(
+            "comm 0x%" PRIx64 ": one-sided operations have failed: %s. NCCL does not tell the framework, so "
+            "a gather by copy engines waits for ever. The communicator's next sum returns an error. Without "
+            "one the framework's own timeout ends the job",
+            nb_puts_comm_id(puts), strerror(-err));
+    return nb_result(err);
+}
+
 static int rank_of(uint32_t rank)
 {
     return rank <= INT32_MAX ? (int)rank : -1;
@@ -195,7 +210,7 @@ static ncclResult_t begin(int (*how)(struct nb_puts *, const struct nb_put *, st
     struct nb_puts_request *made = NULL;
     int err = how(rma_ctx, put, &made);
     *request = made;
-    return nb_result_moving(err);
+    return moving(rma_ctx, err);
 }
 
 static ncclResult_t iput(void *rma_ctx, int context, uint64_t from_at, void *from, size_t size,
@@ -260,7 +275,7 @@ static ncclResult_t iflush(void *rma_ctx, int context, void *mhandle, uint32_t r
     struct nb_puts_request *made = NULL;
     int err = nb_puts_flush(rma_ctx, &made);
     *request = made;
-    return nb_result_moving(err);
+    return moving(rma_ctx, err);
 }
 
 static ncclResult_t test(void *coll_comm, void *request, int *done)
@@ -268,13 +283,13 @@ static ncclResult_t test(void *coll_comm, void *request, int *done)
     NB_REQUIRE(coll_comm);
     NB_REQUIRE(request);
     NB_REQUIRE(done);
-    return nb_result_moving(nb_puts_test(coll_comm, request, done));
+    return moving(coll_comm, nb_puts_test(coll_comm, request, done));
 }
 
 static ncclResult_t progress(void *rma_ctx)
 {
     NB_REQUIRE(rma_ctx);
-    return nb_result_moving(nb_puts_progress(rma_ctx));
+    return moving(rma_ctx, nb_puts_progress(rma_ctx));
 }
 
 static ncclResult_t query_last_error(void *rma_ctx, bool *has_error)

@@ -2,8 +2,9 @@
 /*
  * The tuner, without table versions; see api.h. A context that has no opinion (no CollNet half of ours in
  * this process, bad settings, no memory) and a NULL one leave everything as NCCL, or the tuner that comes
- * after ours (tuner_next.h), has it; nothing of ours ever fails, since an error would fail the user's
- * operation.
+ * after ours (tuner_next.h), has it; nothing of ours fails, since an error would fail the user's
+ * operation. The exception is a communicator whose one-sided operations have failed: an error of the tuner is
+ * the only one that NCCL passes on then (rma.c).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,8 @@
 #define CALLS_REPORTED \
     5 /* from this version on NCCL's profiler reports the users' calls: all-reduces can be coded */
 
-struct tuner {               /* of a communicator */
+struct tuner { /* of a communicator */
+    uint64_t comm_id;
     struct nb_tuning tuning; /* params are NULL: no opinion */
     struct nb_tuner_next next;
 };
@@ -67,6 +69,7 @@ ncclResult_t nb_api_tuner_init(void **context, uint64_t comm_id, size_t nranks, 
     t = calloc(1, sizeof(*t));
     if (!t)
         return ncclSuccess;
+    t->comm_id = comm_id;
     thinks = form(&t->tuning, nranks, nnodes, version >= CALLS_REPORTED);
     result = nb_tuner_next_init(&t->next, &setting);
     if (result == ncclSuccess && (thinks || t->next.of.table)) {
@@ -102,6 +105,8 @@ ncclResult_t nb_api_tuner_info(void *context, ncclFunc_t func, size_t bytes, int
 
     if (!t)
         return ncclSuccess;
+    if (nb_process_has_failed(t->comm_id))
+        return ncclRemoteError;
     if (cost && t->next.of.table && algos > 0 && protos > 0 && algos <= ENTRIES / protos)
         entries = algos * protos;
     if (entries)

@@ -36,6 +36,7 @@
 #include <stddef.h>
 
 #include "base/clock.h"
+#include "base/nccl_names.h"
 #include "base/params.h"
 
 struct nb_device;
@@ -83,6 +84,7 @@ struct nb_context {
         _Atomic uint64_t messages, bytes,
             wire_bytes; /* bytes: of the messages; wire_bytes: of their deltas */
         _Atomic uint64_t puts, put_bytes;
+        _Atomic uint64_t past[NB_PAST_WAYS][NB_PAST_COUNT]; /* policy/: operations past CollNet */
     } p2p;
 
     /* coll/: asked before the built-in schedules (coll/schedule/schedule.h); may be NULL. */

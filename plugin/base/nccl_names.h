@@ -11,6 +11,11 @@
  * change them. */
 enum nb_func { NB_FUNC_REDUCE_SCATTER = 0, NB_FUNC_ALL_GATHER = 1, NB_FUNC_ALL_REDUCE = 2, NB_FUNC_COUNT };
 
+/* Collectives that NCCL may carry out past CollNet: those above, and all-to-all. */
+enum { NB_PAST_ALL_TO_ALL = NB_FUNC_COUNT, NB_PAST_COUNT };
+/* How it does: with copy engines, or with kernels for symmetric memory. */
+enum nb_past_way { NB_PAST_COPIES, NB_PAST_KERNELS, NB_PAST_WAYS };
+
 /* Return the name for log lines and settings, "unknown" for any other value. Static storage. Any thread. */
 const char *nb_func_name(enum nb_func func);
 

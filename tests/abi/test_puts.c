@@ -651,7 +651,25 @@ START_TEST(leaving)
 }
 END_TEST
 
-/* A rank that dies gives the others an error, also where they only wait for its signal. */
+/* Return the tuner's answer for communicator `comm_id`. */
+static ncclResult_t tuned(uint64_t comm_id)
+{
+    float cost[NCCL_NUM_ALGORITHMS_V5][NCCL_NUM_PROTOCOLS_V5] = {{0}};
+    int channels = 1;
+    void *coll, *tuner;
+
+    ok(ncclCollNetPlugin_v12.init(&coll, comm_id, capture_log));
+    ok(ncclTunerPlugin_v6.init(&tuner, comm_id, 2, 2, capture_log, NULL, NULL));
+    const ncclResult_t res =
+        ncclTunerPlugin_v6.getCollInfo(tuner, ncclFuncAllReduce, 1 << 20, 1, (float **)cost,
+                                       NCCL_NUM_ALGORITHMS_V5, NCCL_NUM_PROTOCOLS_V5, 0, &channels);
+    ok(ncclTunerPlugin_v6.finalize(tuner));
+    ok(ncclCollNetPlugin_v12.finalize(coll));
+    return res;
+}
+
+/* A rank that dies gives the others an error, also where they only wait for its signal. The tuner passes it
+ * on. */
 START_TEST(dying)
 {
     int up[2], down[2];
@@ -688,9 +706,12 @@ START_TEST(dying)
     while (read(up[0], &byte, 1) != 1)
         ;
     request = _i ? put(0, 1, 0, 0, 50000) : NULL; /* one under way, or none */
+    ok(tuned(77));
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     ck_assert_int_ne(until_error(0), ncclSuccess);
+    ck_assert_int_eq(tuned(77), ncclRemoteError);
+    ok(tuned(78));
     ck_assert_msg(capture_has("rank 1 is lost"), "%s", capture_text);
     if (request) {
         int done = 0;

@@ -14,7 +14,13 @@
 #include "tests/suite.h"
 
 static const struct nb_metrics_process process = {
-    .host = "n01", .job = "77", .process = "4711", .time = 1700000000.25, .delta_bytes = 640};
+    .host = "n01",
+    .job = "77",
+    .process = "4711",
+    .time = 1700000000.25,
+    .delta_bytes = 640,
+    .past = {[NB_PAST_COPIES] = {[NB_FUNC_ALL_GATHER] = 4, [NB_PAST_ALL_TO_ALL] = 2},
+             [NB_PAST_KERNELS] = {[NB_FUNC_REDUCE_SCATTER] = 1}}};
 
 /* Return a communicator with some of everything. */
 static struct nb_figures *some(unsigned serial, const char *name)

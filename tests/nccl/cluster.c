@@ -28,16 +28,22 @@
  *     windows  all-gathers of registered buffers, of which 3 % of the values change from round to round,
  *              right to the bit: with NCCL's settings for it they go by copy engines and puts (from NCCL 2.32
  *              on, or with nibble's table from 2.30 on)
+ *     exchange all-to-alls of registered buffers, the same
+ *     beside   coded sums by CollNet between such gathers of the same communicator
+ *     lost     the last node ends in the middle of such a gather. The others learn of it by a call or by
+ *              ncclCommGetAsyncError, and make another communicator
  *
  * After each case a process has as many threads and descriptors as after the first one, and no memory that it
  * shares with others.
  */
 #include <dirent.h>
 #include <math.h>
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "nibble/nccl_types.h"
@@ -520,39 +526,171 @@ static float weight(size_t i, int rank, int round)
     return moved;
 }
 
-/* All-gathers of registered buffers. Where NCCL makes no windows it sends them as other ones. */
+/* A buffer that is registered for one-sided operations. Where NCCL makes no windows, `window` is NULL, and
+ * NCCL treats the buffer as others. */
+struct registered {
+    float *data;
+    void *window;
+};
+
+static struct registered register_buffer(const struct member *m, size_t values)
+{
+    enum { SYMMETRIC = 1 };
+    struct registered r;
+
+    check(nccl.mem_alloc((void **)&r.data, values * 4), "ncclMemAlloc");
+    check(nccl.window(m->comm, r.data, values * 4, &r.window, SYMMETRIC), "ncclCommWindowRegister");
+    return r;
+}
+
+static void free_registered(const struct member *m, const struct registered *r)
+{
+    if (r->window)
+        check(nccl.close_window(m->comm, r->window), "ncclCommWindowDeregister");
+    check(nccl.mem_free(r->data), "ncclMemFree");
+}
+
+#define WINDOW 300007 /* values */
+
 static void windows(struct member *m)
 {
-    enum { COUNT = 300007, ROUNDS = 4, SYMMETRIC = 1 };
-    const size_t part = COUNT * 4, all = (size_t)COUNT * (size_t)m->ranks;
-    float *in, *out;
-    void *window[2];
+    struct registered in, out;
 
     open_comm(m, NULL);
-    check(nccl.mem_alloc((void **)&in, part), "ncclMemAlloc");
-    check(nccl.mem_alloc((void **)&out, all * 4), "ncclMemAlloc");
-    check(nccl.window(m->comm, in, part, &window[0], SYMMETRIC), "ncclCommWindowRegister");
-    check(nccl.window(m->comm, out, all * 4, &window[1], SYMMETRIC), "ncclCommWindowRegister");
-    for (int round = 0; round < ROUNDS; round++) {
-        for (size_t i = 0; i < COUNT; i++)
-            in[i] = weight(i, m->rank, round);
-        gather(m, in, out, COUNT, round, weight);
+    in = register_buffer(m, WINDOW);
+    out = register_buffer(m, (size_t)WINDOW * (size_t)m->ranks);
+    for (int round = 0; round < 4; round++) {
+        for (size_t i = 0; i < WINDOW; i++)
+            in.data[i] = weight(i, m->rank, round);
+        gather(m, in.data, out.data, WINDOW, round, weight);
     }
-    for (int i = 0; i < 2; i++)
-        if (window[i])
-            check(nccl.close_window(m->comm, window[i]), "ncclCommWindowDeregister");
-    check(nccl.mem_free(in), "ncclMemFree");
-    check(nccl.mem_free(out), "ncclMemFree");
+    free_registered(m, &in);
+    free_registered(m, &out);
     close_comm(m);
 }
 
+/* All-to-alls: rank r's block for rank s has the values of weight(s * WINDOW + i, r). */
+static void exchange(struct member *m)
+{
+    const size_t all = (size_t)WINDOW * (size_t)m->ranks, own = (size_t)WINDOW * (size_t)m->rank;
+    struct registered in, out;
+
+    open_comm(m, NULL);
+    in = register_buffer(m, all);
+    out = register_buffer(m, all);
+    for (int round = 0; round < 4; round++) {
+        size_t bad = 0;
+        for (size_t i = 0; i < all; i++)
+            in.data[i] = weight(i, m->rank, round);
+        memset(out.data, 0xff, all * 4);
+        check(nccl.all_to_all(in.data, out.data, WINDOW, ncclFloat32, m->comm, m->stream), "ncclAlltoAll");
+        stream_wait(m->stream);
+        for (size_t i = 0; i < all; i++) {
+            const float want = weight(own + i % WINDOW, (int)(i / WINDOW), round);
+            bad += memcmp(&out.data[i], &want, 4) != 0;
+        }
+        if (bad)
+            die("rank %d: all-to-all of %zu values: %zu are wrong", m->rank, all, bad);
+    }
+    free_registered(m, &in);
+    free_registered(m, &out);
+    close_comm(m);
+}
+
+/* Sums by CollNet between gathers of windows, of one communicator. */
+static void beside(struct member *m)
+{
+    const size_t all = (size_t)WINDOW * (size_t)m->ranks;
+    float *gradients = device_alloc(all * 4), *sums = device_alloc(all * 4);
+    struct registered in, out;
+
+    open_comm(m, NULL);
+    in = register_buffer(m, WINDOW);
+    out = register_buffer(m, all);
+    for (int round = 0; round < 4; round++) {
+        for (size_t i = 0; i < WINDOW; i++)
+            in.data[i] = weight(i, m->rank, round);
+        for (size_t i = 0; i < all; i++)
+            gradients[i] = gradient(i, m->rank, round);
+        gather(m, in.data, out.data, WINDOW, round, weight);
+        check(nccl.reduce_scatter(gradients, sums, WINDOW, ncclFloat32, ncclSum, m->comm, m->stream),
+              "ncclReduceScatter");
+        stream_wait(m->stream);
+        near(m, "reduce-scatter", true, sums, (size_t)m->rank * WINDOW, WINDOW, round);
+        check(nccl.all_reduce(gradients, sums, all, ncclFloat32, ncclSum, m->comm, m->stream),
+              "ncclAllReduce");
+        stream_wait(m->stream);
+        near(m, "all-reduce", true, sums, 0, all, round);
+    }
+    free_registered(m, &in);
+    free_registered(m, &out);
+    close_comm(m);
+    device_free(gradients);
+    device_free(sums);
+}
+
+static bool arrived(const float *value)
+{
+    return __atomic_load_n((const uint32_t *)(const void *)value, __ATOMIC_RELAXED) != UINT32_MAX;
+}
+
+/* The last rank ends when it has a part of what it gathers. The other ones learn of it within LOST_MS. */
+static void lost(struct member *m)
+{
+    enum { COUNT = 8 << 20, LOST_MS = 10000 };
+    const size_t all = (size_t)COUNT * (size_t)m->ranks;
+    const int left = m->ranks - m->per_node;
+    struct registered in, out;
+    float *sums = device_alloc(4000);
+    int gathered = 0, summed = 0, asynchronous = 0;
+
+    open_comm(m, NULL);
+    in = register_buffer(m, COUNT);
+    out = register_buffer(m, all);
+    if (!in.window || !out.window)
+        die("NCCL made no window");
+    for (size_t i = 0; i < COUNT; i++)
+        in.data[i] = gradient(i, m->rank, 0);
+    exact(m, 1000, 0); /* connects all ranks: a call that connects with a lost rank waits in NCCL */
+    memset(out.data, 0xff, all * 4);
+    meet(m->ranks);
+    check(nccl.all_gather(in.data, out.data, COUNT, ncclFloat32, m->comm, m->stream), "ncclAllGather");
+    if (m->rank >= left) {
+        while (!arrived(out.data))
+            usleep(10);
+        shared->sum[m->rank] = arrived(out.data + COUNT - 1);
+        _exit(0);
+    }
+    for (int ms = 0; ms < LOST_MS && !gathered && !summed && !asynchronous; ms += 50) {
+        usleep(50000);
+        check(nccl.error(m->comm, &asynchronous), "ncclCommGetAsyncError");
+        gathered = nccl.all_gather(in.data, out.data, 1000, ncclFloat32, m->comm, m->stream);
+        summed = nccl.all_reduce(sums, sums, 1000, ncclFloat32, ncclSum, m->comm, m->stream);
+    }
+    if (m->rank == 0)
+        printf("        a gather returns %d, an all-reduce %d, ncclCommGetAsyncError %d\n", gathered, summed,
+               asynchronous);
+    if (shared->sum[m->ranks - 1])
+        die("the rank ended after its gather");
+    if (!gathered && !summed && !asynchronous)
+        die("rank %d learns nothing of the lost rank", m->rank);
+    device_reset();
+    device_forget(m->comm);
+    check(nccl.abort(m->comm), "ncclCommAbort");
+    stream_wait(m->stream);
+    stream_destroy(m->stream);
+    device_free(sums);
+    m->ranks = left;
+    again(m);
+}
 static const struct {
     const char *name;
     void (*run)(struct member *);
-} cases[] = {{"raw", raw},         {"coded", coded},        {"named", named},      {"sharded", sharded},
-             {"weights", weights}, {"push", push},          {"said", said},        {"chosen", chosen},
-             {"again", again},     {"many", many},          {"split", split},      {"shrink", shrink},
-             {"grow", grow},       {"revoke", revoke_comm}, {"abort", abort_comm}, {"windows", windows}};
+} cases[] = {{"raw", raw},           {"coded", coded},        {"named", named},      {"sharded", sharded},
+             {"weights", weights},   {"push", push},          {"said", said},        {"chosen", chosen},
+             {"again", again},       {"many", many},          {"split", split},      {"shrink", shrink},
+             {"grow", grow},         {"revoke", revoke_comm}, {"abort", abort_comm}, {"windows", windows},
+             {"exchange", exchange}, {"beside", beside},      {"lost", lost}};
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 
 /* Count the entries of a folder, but not the files that hold memory of emulated GPUs: NCCL 2.32.3 never frees
@@ -588,6 +726,26 @@ static bool shares_memory(void)
     return found;
 }
 
+/* Print what the descriptors are. */
+static void list_descriptors(void)
+{
+    for (int fd = 0; fd < 256; fd++) {
+        char path[32], to[128];
+        struct sockaddr_in own = {0}, peer = {0};
+        socklen_t size = sizeof(own);
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+        const ssize_t length = readlink(path, to, sizeof(to) - 1);
+        if (length < 0)
+            continue;
+        to[length] = 0;
+        getsockname(fd, (struct sockaddr *)&own, &size);
+        size = sizeof(peer);
+        getpeername(fd, (struct sockaddr *)&peer, &size);
+        fprintf(stderr, "process %d, descriptor %d: %s, ports %d and %d\n", (int)getpid(), fd, to,
+                ntohs(own.sin_port), ntohs(peer.sin_port));
+    }
+}
+
 /* Compare with the numbers after the first case. NCCL keeps some threads and descriptors of its own. Threads
  * that end need a moment. */
 static void check_remains(const char *after)
@@ -600,6 +758,8 @@ static void check_remains(const char *after)
         t = count_of("/proc/self/task");
         d = count_of("/proc/self/fd");
     }
+    if (threads && d > descriptors)
+        list_descriptors();
     if (threads && (t > threads || d > descriptors))
         die("after %s a process has %u threads and %u descriptors, instead of %u and %u", after, t, d,
             threads, descriptors);

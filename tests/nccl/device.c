@@ -125,6 +125,8 @@ struct work {
     unsigned pairs; /* that NCCL counts, or 0 */
     unsigned transfers;
     struct transfer transfer[TRANSFERS];
+    struct transfer own; /* a send of this rank to itself. `bytes` 0: none */
+    char *own_to;
 };
 
 struct end { /* of a connection */
@@ -283,11 +285,15 @@ static void add_pair(struct work *w, const char *pair, unsigned channel, int ran
                                   .chunk = chunk_of(u8_at(pair, at.pair_recv_chunk))};
     const unsigned sends = u8_at(pair, at.pair_send_channels), recvs = u8_at(pair, at.pair_recv_channels);
 
-    if ((sends &&
-         (send.peer == rank || bits_at(pair, at.pair_send_ll) || bits_at(pair, at.pair_send_registered))) ||
-        (recvs && (bits_at(pair, at.pair_recv_ll) || bits_at(pair, at.pair_recv_registered))))
-        die("no kernel for a send to itself, with the protocol LL, or of registered buffers");
     w->pairs++;
+    if (send.peer == rank) {
+        w->own = send;
+        w->own_to = recv.data;
+        return;
+    }
+    if ((sends && (bits_at(pair, at.pair_send_ll) || bits_at(pair, at.pair_send_registered))) ||
+        (recvs && (bits_at(pair, at.pair_recv_ll) || bits_at(pair, at.pair_recv_registered))))
+        die("no kernel for sends with the protocol LL, or of registered buffers");
     add_transfer(w, &send, sends, number, channels);
     add_transfer(w, &recv, recvs, number, channels);
 }
@@ -426,6 +432,8 @@ static void begin_work(struct block *b)
               next[2] = {int_at(b->channel, at.ring_next), -1};
 
     b->flows = 0;
+    if (w->own.bytes)
+        memmove(w->own_to, w->own.data, w->own.bytes);
     for (unsigned i = 0; i < w->transfers; i++) {
         const int peer[2] = {w->transfer[i].peer, -1};
         if (w->transfer[i].out)

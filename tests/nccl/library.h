@@ -164,6 +164,8 @@ void device_free(void *p);
 void *stream_create(void);
 void stream_wait(void *stream);
 void stream_destroy(void *stream);
+/* Let no stream wait for a value in memory any more, as if the GPUs began anew. */
+void device_reset(void);
 
 /* ---- device.c ------------------------------------------------------------------------------------------ */
 

@@ -33,6 +33,7 @@ static void find_functions(void)
     *(void **)&nccl.all_reduce = get("ncclAllReduce");
     *(void **)&nccl.reduce_scatter = get("ncclReduceScatter");
     *(void **)&nccl.all_gather = get("ncclAllGather");
+    *(void **)&nccl.all_to_all = get("ncclAlltoAll");
     *(void **)&nccl.broadcast = get("ncclBroadcast");
     *(void **)&nccl.send = get("ncclSend");
     *(void **)&nccl.recv = get("ncclRecv");
@@ -63,11 +64,13 @@ void check(int result, const char *what)
 
 void meet(int ranks)
 {
-    static unsigned round;
-    const unsigned target = (++round + 1) / 2 * (unsigned)ranks, which = round % 2;
+    const unsigned round = __atomic_load_n(&shared->round, __ATOMIC_ACQUIRE);
 
-    __atomic_add_fetch(&shared->arrived[which], 1, __ATOMIC_ACQ_REL);
-    while (__atomic_load_n(&shared->arrived[which], __ATOMIC_ACQUIRE) < target)
+    if (__atomic_add_fetch(&shared->arrived, 1, __ATOMIC_ACQ_REL) == (unsigned)ranks) {
+        __atomic_store_n(&shared->arrived, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&shared->round, round + 1, __ATOMIC_RELEASE);
+    }
+    while (__atomic_load_n(&shared->round, __ATOMIC_ACQUIRE) == round)
         usleep(500);
 }
 

@@ -36,6 +36,7 @@ extern struct nccl {
     int (*all_reduce)(const void *, void *, size_t, int, int, void *, void *);
     int (*reduce_scatter)(const void *, void *, size_t, int, int, void *, void *);
     int (*all_gather)(const void *, void *, size_t, int, void *, void *);
+    int (*all_to_all)(const void *, void *, size_t, int, void *, void *);
     int (*broadcast)(const void *, void *, size_t, int, int, void *, void *);
     int (*send)(const void *, size_t, int, int, void *, void *);
     int (*recv)(void *, size_t, int, int, void *, void *);
@@ -66,7 +67,7 @@ void check(int result, const char *what);
 /* Memory of all ranks. */
 extern struct shared {
     struct id id;
-    unsigned arrived[2];
+    unsigned arrived, round;
     uint64_t sum[MAX_RANKS];
 } * shared;
 

@@ -979,6 +979,13 @@ struct memory_operation { /* CUstreamBatchMemOpParams */
     uint64_t room[2];
 };
 
+static bool reset;
+
+void device_reset(void)
+{
+    __atomic_store_n(&reset, true, __ATOMIC_RELEASE);
+}
+
 static bool fulfilled(const struct memory_operation *o)
 {
     const uint64_t now = o->what == WAIT_32 ? __atomic_load_n((uint32_t *)o->address, __ATOMIC_ACQUIRE)
@@ -1002,7 +1009,7 @@ static void memory_task(void *arg)
     case WRITE_32: __atomic_store_n((uint32_t *)o->address, (uint32_t)o->value, __ATOMIC_RELEASE); break;
     case WRITE_64: __atomic_store_n((uint64_t *)o->address, o->value, __ATOMIC_RELEASE); break;
     default:
-        while (!fulfilled(o))
+        while (!fulfilled(o) && !__atomic_load_n(&reset, __ATOMIC_ACQUIRE))
             usleep(20);
     }
     free(o);

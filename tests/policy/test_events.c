@@ -568,7 +568,13 @@ START_TEST(copy_engines)
     ctx->params = &puts;
     open_listening(&c, 2);
     ck_assert_int_eq(prof->startEvent(c.ctx, &handle, &d), ncclSuccess);
+    d.ceColl.func = "AlltoAll";
+    ck_assert_int_eq(prof->startEvent(c.ctx, &handle, &d), ncclSuccess);
+    d.ceColl.func = "Gather"; /* inside a node */
+    ck_assert_int_eq(prof->startEvent(c.ctx, &handle, &d), ncclSuccess);
     ck_assert_int_eq(told, 0);
+    ck_assert_uint_eq(ctx->p2p.past[NB_PAST_COPIES][NB_FUNC_ALL_GATHER], 3);
+    ck_assert_uint_eq(ctx->p2p.past[NB_PAST_COPIES][NB_PAST_ALL_TO_ALL], 1);
     ev_close(prof, &c);
     ctx->params = before;
     end(q);

@@ -105,6 +105,7 @@ struct nb_metrics_process {
     double time;                                            /* of the copy, in seconds since 1970 */
     uint64_t delta_messages, delta_bytes, delta_wire_bytes; /* as struct nb_p2p_counts */
     uint64_t puts, put_bytes;                               /* the same */
+    uint64_t past[NB_PAST_WAYS][NB_PAST_COUNT];             /* the same */
 };
 
 /* Write all of `n` communicators to `out`, each metric with its help and type once. The calling thread's

@@ -488,14 +488,17 @@ static void put_sample(FILE *out, const struct nb_metrics_process *p, const stru
     fputc('\n', out);
 }
 
-/* Write one metric of the process. `labels` stand behind the common ones, `value` behind the brackets. */
+/* Write one metric of the process. `labels` stand behind the common ones, `value` behind the brackets. `help`
+ * is NULL for further values of a metric. */
 static void put_of_process(FILE *out, const struct nb_metrics_process *p, const char *name, const char *help,
                            const char *labels, const char *value)
 {
     const struct metric m = {.name = name};
 
-    fprintf(out, "# HELP nibble_%s %s\n# TYPE nibble_%s %s\nnibble_%s{slurm_job_id=\"", name, help, name,
-            is_counter(&m) ? "counter" : "gauge", name);
+    if (help)
+        fprintf(out, "# HELP nibble_%s %s\n# TYPE nibble_%s %s\n", name, help, name,
+                is_counter(&m) ? "counter" : "gauge");
+    fprintf(out, "nibble_%s{slurm_job_id=\"", name);
     put_text(out, p->job);
     fprintf(out, "\",node=\"");
     put_text(out, p->host);
@@ -509,6 +512,24 @@ static void put_count(FILE *out, const struct nb_metrics_process *p, const char 
 
     snprintf(value, sizeof(value), "%" PRIu64, count);
     put_of_process(out, p, name, help, "", value);
+}
+
+static void put_past(FILE *out, const struct nb_metrics_process *p)
+{
+    static const char *const way[NB_PAST_WAYS] = {"copy_engines", "kernels"};
+    const char *help = "Operations that NCCL carries out past CollNet, on communicators of several nodes.";
+
+    for (int w = 0; w < NB_PAST_WAYS; w++)
+        for (int f = 0; f < NB_PAST_COUNT; f++) {
+            char labels[64], value[24];
+            if (!p->past[w][f])
+                continue;
+            snprintf(labels, sizeof(labels), ",collective=\"%s\",way=\"%s\"",
+                     f == NB_PAST_ALL_TO_ALL ? "AlltoAll" : collective((enum nb_func)f), way[w]);
+            snprintf(value, sizeof(value), "%" PRIu64, p->past[w][f]);
+            put_of_process(out, p, "past_collnet_operations_total", help, labels, value);
+            help = NULL;
+        }
 }
 
 void nb_metrics_prometheus(FILE *out, const struct nb_metrics_process *p,
@@ -527,6 +548,7 @@ void nb_metrics_prometheus(FILE *out, const struct nb_metrics_process *p,
     put_count(out, p, "puts_total", "One-sided puts to other nodes, of gathers by copy engines and others.",
               p->puts);
     put_count(out, p, "put_bytes_total", "Bytes of these puts.", p->put_bytes);
+    put_past(out, p);
     for (size_t s = 0; s < SCOPES; s++)
         for (size_t k = 0; k < scopes[s].n; k++) {
             bool headed = false;

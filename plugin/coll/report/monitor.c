@@ -123,6 +123,9 @@ static char *format(struct nb_monitor *m, size_t *bytes)
     process.delta_wire_bytes = m->p2p->wire_bytes;
     process.puts = m->p2p->puts;
     process.put_bytes = m->p2p->put_bytes;
+    for (int way = 0; way < NB_PAST_WAYS; way++)
+        for (int func = 0; func < NB_PAST_COUNT; func++)
+            process.past[way][func] = m->p2p->past[way][func];
     list = calloc(count(m) + 1, sizeof(*list));
     out = list ? open_memstream(&text, bytes) : NULL;
     if (out) {
@@ -545,6 +548,9 @@ bool nb_monitor_close(struct nb_monitor *m)
     m->last.wire_bytes = m->p2p->wire_bytes;
     m->last.puts = m->p2p->puts;
     m->last.put_bytes = m->p2p->put_bytes;
+    for (int way = 0; way < NB_PAST_WAYS; way++)
+        for (int func = 0; func < NB_PAST_COUNT; func++)
+            m->last.past[way][func] = m->p2p->past[way][func];
     m->p2p = &m->last;
     pthread_mutex_unlock(&m->lock);
     if (nb_periodic_end(m->periodic, PATIENCE_S))

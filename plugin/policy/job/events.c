@@ -55,7 +55,8 @@ struct nb_events {
     _Atomic uint32_t unlaunched[NB_FUNC_COUNT]; /* uncaptured calls since the last launch */
     _Atomic int64_t
         pending[NB_FUNC_COUNT]; /* uncaptured calls without a launch event. Too high rather than too low */
-    atomic_bool bypassed, put;  /* 1: already logged */
+    atomic_bool bypassed, put[NB_PAST_COUNT]; /* 1: already logged */
+    _Atomic uint64_t past[NB_PAST_WAYS][NB_PAST_COUNT];
     _Atomic uint64_t n_calls, n_calls_dropped, n_launches, n_recorded, n_elsewhere, n_orphans,
         n_contradictions, n_missing, n_unqueued, n_bypassed;
 };
@@ -159,19 +160,31 @@ static int look_up(struct nb_events *ev, const void *handle, struct known *out)
 
 /* ---- operations that bypass the plugin ---------------------------------------------------------------- */
 
-#define SYMMETRIC_KERNELS "with kernels for symmetric memory"
+static const char *const way_name[NB_PAST_WAYS] = {"copy engines", "kernels for symmetric memory"};
+
+static const char *past_name(int func)
+{
+    return func == NB_PAST_ALL_TO_ALL ? "all_to_all" : nb_func_name((enum nb_func)func);
+}
+
+static void count_past(struct nb_events *ev, enum nb_past_way way, int func, uint64_t n)
+{
+    add(&ev->n_bypassed, n);
+    add(&ev->past[way][func], n);
+    add(&ev->ctx->p2p.past[way][func], n);
+}
 
 /* Count `n` operations and warn once. NCCL 2.30 takes such operations out before it chooses an algorithm
  * (enqueue.cc, scheduler/symmetric_sched.cc). */
-static void bypass(struct nb_events *ev, int func, uint64_t n, const char *how, const char *remedy)
+static void bypass(struct nb_events *ev, int func, uint64_t n, enum nb_past_way way, const char *remedy)
 {
-    add(&ev->n_bypassed, n);
+    count_past(ev, way, func, n);
     if (atomic_exchange_explicit(&ev->bypassed, true, memory_order_relaxed))
         return;
     NB_WARN(
-        "comm 0x%llx: NCCL carries out %s %s, past CollNet: they are not compressed. The remedy is %sto "
+        "comm 0x%llx: NCCL carries out %s with %s, past CollNet: they are not compressed. The remedy is %sto "
         "register no windows: NCCL_WIN_ENABLE=0, or the framework's switch (symmetric memory, user buffers)",
-        (unsigned long long)ev->comm_id, nb_func_name((enum nb_func)func), how, remedy);
+        (unsigned long long)ev->comm_id, past_name(func), way_name[way], remedy);
 }
 
 /* Count calls without a launch event of an operation: before 2.31 NCCL launches kernels for symmetric memory
@@ -184,26 +197,40 @@ static void count_unlaunched(struct nb_events *ev, int func)
 
     if (ev->nnodes < 2 || n < NB_EVENTS_UNLAUNCHED || ev->reports & NB_REPORTS_SYMMETRY)
         return;
-    bypass(ev, func, n == NB_EVENTS_UNLAUNCHED ? n : 1, SYMMETRIC_KERNELS, "");
+    bypass(ev, func, n == NB_EVENTS_UNLAUNCHED ? n : 1, NB_PAST_KERNELS, "");
 }
 
 void nb_events_copy_engine(struct nb_events *ev, const char *name)
 {
-    const int func = func_of(name);
+    const int func = name && strcmp(name, "AlltoAll") == 0 ? NB_PAST_ALL_TO_ALL : func_of(name);
 
     if (func < 0 || ev->nnodes < 2)
         return;
-    atomic_store_explicit(&ev->unlaunched[func], 0, memory_order_relaxed);
-    if (!ev->ctx->params->rma) {
-        bypass(ev, func, 1, "with copy engines", "NIBBLE_RMA=1 for gathers over TCP, or ");
+    if (func < NB_FUNC_COUNT)
+        atomic_store_explicit(&ev->unlaunched[func], 0, memory_order_relaxed);
+    if (func < NB_FUNC_COUNT && !ev->ctx->params->rma) {
+        bypass(ev, func, 1, NB_PAST_COPIES, "NIBBLE_RMA=1 for gathers over TCP, or ");
         return;
     }
-    add(&ev->n_bypassed, 1);
-    if (!atomic_exchange_explicit(&ev->put, true, memory_order_relaxed))
+    count_past(ev, NB_PAST_COPIES, func, 1);
+    if (ev->ctx->params->rma && !atomic_exchange_explicit(&ev->put[func], true, memory_order_relaxed))
         NB_INFO(NCCL_NET | NCCL_COLL,
                 "comm 0x%llx: NCCL carries out %s with copy engines, past CollNet: bytes between nodes are "
                 "nibble's puts (NIBBLE_RMA)",
-                (unsigned long long)ev->comm_id, nb_func_name((enum nb_func)func));
+                (unsigned long long)ev->comm_id, past_name(func));
+}
+
+/* Log, at close, the operations that went past CollNet. The summary of coll/ has the others. */
+static void log_past(const struct nb_events *ev)
+{
+    for (int func = 0; func < NB_PAST_COUNT; func++) {
+        const uint64_t copies = ev->past[NB_PAST_COPIES][func], kernels = ev->past[NB_PAST_KERNELS][func];
+        if (copies || kernels)
+            NB_INFO(NCCL_NET, "summary comm 0x%llx: past CollNet: %s copy_engines=%llu%s kernels=%llu",
+                    (unsigned long long)ev->comm_id, past_name(func), (unsigned long long)copies,
+                    copies && ev->ctx->params->rma ? " (nibble's puts between nodes)" : "",
+                    (unsigned long long)kernels);
+    }
 }
 
 /* ---- the user's call --------------------------------------------------------------------------------- */
@@ -422,7 +449,7 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
     }
     reaches = reaches_collnet(op->algo, ev->nnodes, &chain) && !op->symmetric;
     if (op->symmetric && ev->nnodes > 1)
-        bypass(ev, func, 1, SYMMETRIC_KERNELS, "");
+        bypass(ev, func, 1, NB_PAST_KERNELS, "");
     if (reaches && func == NB_FUNC_ALL_REDUCE)
         kernel.sums |= kernel.events == ev;
     else if (reaches && ev->launches)
@@ -541,6 +568,7 @@ void nb_events_destroy(struct nb_events *ev)
     if (!ev)
         return;
     nb_events_get_counts(ev, &n);
+    log_past(ev);
     if (n.launches)
         NB_INFO(NCCL_PROFILE,
                 "profiler comm 0x%llx: calls=%llu dropped=%llu launches=%llu recorded=%llu elsewhere=%llu "
