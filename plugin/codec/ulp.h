@@ -50,9 +50,10 @@
 #define NB_ULP_FEW 8u
 #define NB_ULP_SPARSE 0x80u      /* first byte of a sparse record, beside shift and NB_ULP_PLAIN */
 #define NB_ULP_UNARY 0x40u       /* differences have high parts */
-#define NB_ULP_ESCAPE 20u        /* so many zeros in unary mean a number as it is */
-#define NB_ULP_GAP_BITS 16u      /* such a number of a gap */
-#define NB_ULP_GAP_MAX 15u       /* the largest parameter of gaps */
+#define NB_ULP_PARTS 0x8000u     /* beside the number of changes: a map of the parts that have some follows */
+#define NB_ULP_PART 512u         /* bytes. A chunk has 64 */
+#define NB_ULP_ESCAPE 20u        /* so many zeros before a difference's one: its low part is all of it */
+#define NB_ULP_GAP_MAX 14u       /* the largest parameter of gaps: 57 bits hold four low parts */
 #define NB_ULP_SAMPLE 64u        /* changed values by which a chunk is judged */
 #define NB_ULP_SPARSE_STRIDE 16u /* of the values whose exponents are counted */
 #define NB_ULP_SPARSE_REMAP 16u  /* records after which reading and split are chosen anew */

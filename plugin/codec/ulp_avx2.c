@@ -21,7 +21,7 @@
 #include "codec/fp.h"
 #include "codec/ulp_bits.h"
 
-#define ULP_PDEP64(x, mask) _pdep_u64(x, mask)
+#define ULP_BMI2
 #include "codec/ulp_sparse.h"
 
 typedef struct {

@@ -14,7 +14,7 @@
 #include "codec/ulp_avx512_numbers.h"
 #include "codec/ulp_bits.h"
 
-#define ULP_PDEP64(x, mask) _pdep_u64(x, mask)
+#define ULP_BMI2
 #include "codec/ulp_sparse.h"
 
 #define NUMBER nb_ulp_avx512_numbers

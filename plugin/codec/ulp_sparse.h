@@ -2,13 +2,14 @@
 /*
  * Bit strings of sparse records: what their coders share for all widths (docs/wire-format.md, section "Sparse
  * spans"). Only the sources of the variants include this. The functions take on the instruction set of the
- * including file, which may define ULP_PDEP64.
+ * including file, which may define ULP_BMI2.
  */
 #ifndef NIBBLE_CODEC_ULP_SPARSE_H
 #define NIBBLE_CODEC_ULP_SPARSE_H
 
 #include <errno.h>
 
+#include "base/bytes.h"
 #include "codec/ulp.h"
 #include "codec/ulp_bits.h"
 
@@ -16,8 +17,11 @@
 #define SPARSE_VALUES (NB_ULP_CHUNK / W)
 #define SPARSE_CHANGES (SPARSE_VALUES / NB_ULP_FEW)
 #define SPARSE_WORDS (SPARSE_VALUES / 64)
+#define SPARSE_PART (NB_ULP_PART / W) /* values */
+#define SPARSE_BLOCK 64u              /* changes that a decoder treats at a time */
+#define SPARSE_SPARE 68u              /* numbers that ones_of and ones_take may write behind the last one */
 
-/* Return up to 57 bits from bit `pos` <= 8 len on, zeros behind the end. */
+/* Return up to 57 bits from bit `pos` <= 8 len on, 64 from the beginning of a byte, zeros behind the end. */
 static inline uint64_t sparse_peek(const uint8_t *p, size_t len, size_t pos)
 {
     uint64_t bits = 0;
@@ -29,56 +33,114 @@ static inline uint64_t sparse_peek(const uint8_t *p, size_t len, size_t pos)
     return bits >> (pos & 7);
 }
 
-/* Append v as v >> k zeros, a one, and its k low bits, or after NB_ULP_ESCAPE zeros as it is. */
-static inline void sparse_put(struct bits *b, uint32_t v, unsigned k, unsigned width)
+/* Write `from` plus the number of each bit of the word that is set. Return how many are. Four at a time: a
+ * branch after each one would often be predicted wrong. */
+static inline size_t ones_of(uint64_t x, uint32_t from, uint32_t *at)
 {
-    const uint32_t high = v >> k, escape = high >= NB_ULP_ESCAPE;
-    const uint64_t code = (uint64_t)1 << (high & 31) | (v & ((UINT64_C(1) << k) - 1)) << ((high & 31) + 1);
+    const size_t n = (size_t)__builtin_popcountll(x);
+    size_t i = 0;
 
-    if (__builtin_expect(escape, 0))
-        bits_put(b, (uint64_t)v << NB_ULP_ESCAPE, NB_ULP_ESCAPE + width);
-    else
-        bits_put(b, code, high + 1 + k);
+    do {
+        for (unsigned j = 0; j < 4; j++, x &= x - 1)
+            at[i++] = from + (uint32_t)__builtin_ctzll(x | UINT64_C(1) << 63);
+    } while (i < n);
+    return n;
 }
 
-/* Take such a number from the string's bit *pos on. */
-static inline uint32_t sparse_take(const uint8_t *p, size_t len, size_t *pos, unsigned k, unsigned width)
-{
-    const uint64_t w = sparse_peek(p, len, *pos);
-    const unsigned high = (unsigned)__builtin_ctzll(w | UINT64_C(1) << NB_ULP_ESCAPE);
+/* A string of zeros and ones being written into memory of zeros. */
+struct ones {
+    uint8_t *p;
+    uint64_t word; /* the current one, number `at` */
+    size_t at, bits;
+};
 
-    if (__builtin_expect(high == NB_ULP_ESCAPE, 0)) {
-        *pos += NB_ULP_ESCAPE + width;
-        return (uint32_t)(w >> NB_ULP_ESCAPE & ((UINT64_C(1) << width) - 1));
+static inline void ones_put(struct ones *o, uint32_t zeros)
+{
+    const size_t place = o->bits + zeros;
+    uint64_t le;
+
+    o->word = (place / 64 == o->at ? o->word : 0) | UINT64_C(1) << place % 64;
+    o->at = place / 64;
+    o->bits = place + 1;
+    le = htole64(o->word);
+    memcpy(o->p + 8 * o->at, &le, 8);
+}
+
+/* Get the places of the next n > 0 ones from bit *pos on, and move *pos behind the last one. */
+static inline int ones_take(const uint8_t *p, size_t len, size_t *pos, size_t n, uint32_t *at)
+{
+    size_t word = *pos / 64, got = 0;
+    uint64_t x;
+
+    if (8 * word >= len)
+        return -EBADMSG;
+    x = sparse_peek(p, len, 64 * word) & UINT64_MAX << *pos % 64;
+    while ((got += ones_of(x, (uint32_t)(64 * word), at + got)) < n) {
+        if (8 * ++word >= len)
+            return -EBADMSG;
+        x = sparse_peek(p, len, 64 * word);
     }
-    *pos += high + 1 + k;
-    return (uint32_t)(w >> (high + 1) & ((UINT64_C(1) << k) - 1)) | high << k;
+    *pos = at[n - 1] + 1;
+    return 0;
 }
 
-/* Return the bits of a number with a parameter. */
-static inline uint32_t sparse_price(uint32_t v, unsigned k, unsigned width)
+/* Append the k <= NB_ULP_GAP_MAX low bits of each of n numbers. */
+static inline void fields_put(struct bits *b, const uint16_t *v, size_t n, unsigned k)
 {
-    const uint32_t high = v >> k;
+    const uint64_t mask = (UINT64_C(1) << k) - 1;
+    size_t i = 0;
 
-    return high < NB_ULP_ESCAPE ? high + 1 + k : NB_ULP_ESCAPE + width;
+    for (; i + 4 <= n; i += 4) {
+        uint64_t x;
+#ifdef ULP_BMI2
+        memcpy(&x, v + i, 8);
+        x = _pext_u64(x, mask * UINT64_C(0x0001000100010001));
+#else
+        x = (v[i] & mask) | (v[i + 1] & mask) << k | ((v[i + 2] & mask) | (v[i + 3] & mask) << k) << 2 * k;
+#endif
+        bits_put(b, x, 4 * k);
+    }
+    for (; i < n; i++)
+        bits_put(b, v[i] & mask, k);
 }
 
+/* Get n such numbers from bit *pos on. Writes up to three more behind them. */
+static inline void fields_take(const uint8_t *p, size_t len, size_t *pos, size_t n, unsigned k, uint16_t *v)
+{
+    const uint64_t mask = (UINT64_C(1) << k) - 1;
+
+    for (size_t i = 0; i < n; i += 4) {
+        uint64_t x = sparse_peek(p, len, *pos + i * k);
+#ifdef ULP_BMI2
+        x = _pdep_u64(x, mask * UINT64_C(0x0001000100010001));
+        memcpy(v + i, &x, 8);
+#else
+        for (unsigned j = 0; j < 4; j++, x >>= k)
+            v[i + j] = (uint16_t)(x & mask);
+#endif
+    }
+    *pos += n * k;
+}
+
+/* Return the bits of n gaps with the parameter k. */
 static inline uint32_t gaps_price(const uint16_t *gaps, size_t n, unsigned k)
 {
-    uint32_t sum = 0;
+    uint32_t sum = (uint32_t)n * (k + 1);
 
     for (size_t i = 0; i < n; i++)
-        sum += sparse_price(gaps[i], k, NB_ULP_GAP_BITS);
+        sum += (uint32_t)gaps[i] >> k;
     return sum;
 }
 
-/* Choose the parameter of n > 0 gaps, the last one up to the end of `values` values. */
+/* Choose the parameter of n gaps among `values` values. */
 static inline unsigned gaps_choose(const uint16_t *gaps, size_t n, size_t values)
 {
-    const uint32_t mean = (uint32_t)((values - (n - 1)) / n) | 1;
-    unsigned k = 31 - (unsigned)__builtin_clz(mean), start;
     uint32_t price, next;
+    unsigned k, start;
 
+    if (!n)
+        return 0;
+    k = 31 - (unsigned)__builtin_clz((uint32_t)(values / n) | 1);
     k = k > NB_ULP_GAP_MAX ? NB_ULP_GAP_MAX : k;
     start = k;
     price = gaps_price(gaps, n, k);
@@ -93,18 +155,22 @@ static inline unsigned gaps_choose(const uint16_t *gaps, size_t n, size_t values
     return k;
 }
 
-/* Read the places of the changes among `values` values into a bit map of zeros. */
-static inline int gaps_take(const uint8_t *p, size_t len, size_t *pos, unsigned k, size_t values,
-                            uint64_t *map)
+/* Turn the places of n ones into those of changes among `values` values: the zeros before each from bit
+ * `start` on count 2^k values each, and `low` the others. */
+static inline int gaps_sum(uint32_t *at, const uint16_t *low, size_t n, unsigned k, uint32_t start,
+                           uint32_t values)
 {
-    for (size_t at = 0;; at++) {
-        if (*pos > 8 * len)
-            return -EBADMSG;
-        at += sparse_take(p, len, pos, k, NB_ULP_GAP_BITS);
-        if (at >= values)
-            return at == values ? 0 : -EBADMSG;
-        map[at / 64] |= UINT64_C(1) << at % 64;
+    uint32_t sum = 0;
+
+    if (!n)
+        return 0;
+    if (at[n - 1] + 1 - start - n > values >> k)
+        return -EBADMSG;
+    for (uint32_t i = 0; i < n; i++) {
+        sum += low[i];
+        at[i] = ((at[i] - start - i) << k) + sum + i;
     }
+    return at[n - 1] < values ? 0 : -EBADMSG;
 }
 
 /* Return 64 bits of a map from a bit on. The map has a word behind its last one. */
@@ -118,8 +184,8 @@ static inline uint64_t map_bits(const uint64_t *map, size_t from)
 /* Move the lowest bits of x to the places where the mask has bits. */
 static inline uint64_t spread_bits(uint64_t x, uint64_t mask)
 {
-#ifdef ULP_PDEP64
-    return ULP_PDEP64(x, mask);
+#ifdef ULP_BMI2
+    return _pdep_u64(x, mask);
 #else
     uint64_t out = 0;
 

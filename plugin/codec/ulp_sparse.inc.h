@@ -77,262 +77,492 @@ static inline uint64_t NAME(below)(const uint8_t *ref, uint32_t bound)
 #undef TOPS
 #endif
 
-/* Read word i of the mask of values with an exponent below the split. Values behind the n-th have no bit. */
-static inline uint64_t NAME(often)(const uint8_t *ref, size_t n, size_t i, uint32_t bound)
+/* Copy the values of word i, of which there are fewer than 64, in front of zeros. */
+static inline void NAME(pad_word)(const uint8_t *p, size_t n, size_t i, uint8_t *padded)
 {
-    const size_t left = n - 64 * i;
-    uint8_t padded[64 * W] = {0};
-
-    if (__builtin_expect(left >= 64, 1))
-        return NAME(below)(ref + 64 * i * W, bound);
-    memcpy(padded, ref + 64 * i * W, left * W);
-    return NAME(below)(padded, bound) & ((UINT64_C(1) << left) - 1);
+    memset(padded, 0, 64 * W);
+    memcpy(padded, p + 64 * i * W, (n - 64 * i) * W);
 }
 
-/* Find the changed values. Return their number, or SPARSE_CHANGES + 1 when they are more than `most`. */
-static inline size_t NAME(find)(const uint8_t *cur, const uint8_t *ref, size_t n, size_t most, uint16_t *at)
+/* Return word i of the mask of values with an exponent below the split. Values behind the n-th have no
+ * bit. */
+static inline uint64_t NAME(often)(const uint8_t *ref, size_t n, size_t i, uint32_t bound)
 {
+    uint8_t padded[64 * W];
+
+    if (__builtin_expect(n - 64 * i >= 64, 1))
+        return NAME(below)(ref + 64 * i * W, bound);
+    NAME(pad_word)(ref, n, i, padded);
+    return NAME(below)(padded, bound) & ((UINT64_C(1) << (n - 64 * i)) - 1);
+}
+
+/* Mark the changed values and the parts that have some. Return their number, or a number above `most` as soon
+ * as there are more. */
+static inline size_t NAME(find)(const uint8_t *cur, const uint8_t *ref, size_t n, size_t most,
+                                uint64_t *masks, uint64_t *parts)
+{
+    const size_t words = (n + 63) / 64;
     size_t m = 0;
 
-    for (size_t i = 0; i < n; i += 64) {
-        const size_t left = n - i;
-        uint64_t mask;
+    *parts = 0;
+    for (size_t i = 0, end; i < words; i = end) {
+        uint64_t any = 0;
 
-        if (__builtin_expect(left >= 64, 1)) {
-            mask = NAME(changed)(cur + i * W, ref + i * W);
-        } else {
-            uint8_t a[64 * W] = {0}, b[64 * W] = {0};
-            memcpy(a, cur + i * W, left * W);
-            memcpy(b, ref + i * W, left * W);
-            mask = NAME(changed)(a, b);
+        end = words - i < SPARSE_PART / 64 ? words : i + SPARSE_PART / 64;
+        for (size_t j = i; j < end; j++) {
+            if (__builtin_expect(n - 64 * j >= 64, 1)) {
+                masks[j] = NAME(changed)(cur + 64 * j * W, ref + 64 * j * W);
+            } else {
+                uint8_t a[64 * W], b[64 * W];
+                NAME(pad_word)(cur, n, j, a);
+                NAME(pad_word)(ref, n, j, b);
+                masks[j] = NAME(changed)(a, b);
+            }
+            any |= masks[j];
         }
-        for (; mask; mask &= mask - 1)
-            at[m++] = (uint16_t)(i + (unsigned)__builtin_ctzll(mask));
+        if (!any)
+            continue;
+        *parts |= UINT64_C(1) << i / (SPARSE_PART / 64);
+        for (size_t j = i; j < end; j++)
+            m += (size_t)__builtin_popcountll(masks[j]);
         if (m > most)
-            return SPARSE_CHANGES + 1;
+            break;
     }
     return m;
 }
 
-/* A changed value: its zigzagged difference less one, and the exponent of the reference. */
-static inline uint32_t NAME(difference)(const uint8_t *cur, const uint8_t *ref, size_t i,
-                                        const struct nb_ulp_map *map, unsigned *ex)
+/* Return a map of all parts of n values. */
+static inline uint64_t NAME(all_parts)(size_t n)
+{
+    return UINT64_MAX >> (64 - (n + SPARSE_PART - 1) / SPARSE_PART);
+}
+
+/* Write the numbers of the parts' words. Return how many values the parts have. */
+static inline size_t NAME(part_words)(uint64_t parts, size_t n, uint16_t *words)
+{
+    size_t count = 0, values = 0;
+
+    for (; parts; parts &= parts - 1) {
+        const size_t from = (size_t)__builtin_ctzll(parts) * SPARSE_PART;
+
+        for (size_t i = 0; i < SPARSE_PART / 64; i++)
+            words[count++] = (uint16_t)(from / 64 + i);
+        values += n - from < SPARSE_PART ? n - from : SPARSE_PART;
+    }
+    return values;
+}
+
+/* Put patterns in the order of their values, or back. */
+static inline uint32_t NAME(sparse_order)(uint32_t x, uint32_t flip)
+{
+    return x ^ ((0u - (x >> (BITS64 - 1))) & flip);
+}
+
+/* Turn the patterns of n changed values, in v, and of their references, in e, into zigzagged differences less
+ * one and the references' exponents. */
+static inline void NAME(sparse_measure)(const struct nb_ulp_map *map, size_t n, uint32_t *v, uint32_t *e)
 {
     const uint32_t flip = map->plain ? 0 : ALL64 >> 1;
-    const uint32_t x = NAME(sparse_pattern)(cur + i * W), r = NAME(sparse_pattern)(ref + i * W);
-    const uint32_t a = x ^ ((0u - (x >> (BITS64 - 1))) & flip), b = r ^ ((0u - (r >> (BITS64 - 1))) & flip);
-    const uint32_t d = (a - b) & ALL64;
+    const unsigned shift = map->shift;
 
-    *ex = (r & ALL64 >> 1) >> map->shift;
-    return ((d << 1 ^ (0u - (d >> (BITS64 - 1)))) & ALL64) - 1;
-}
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t d = (NAME(sparse_order)(v[i], flip) - NAME(sparse_order)(e[i], flip)) & ALL64;
 
-/* Return the low bits of a changed value: its sign, and those that are noise. */
-static inline unsigned NAME(sparse_low)(unsigned c, unsigned ex)
-{
-    const int k = (int)c - (int)ex;
-
-    return 1 + (unsigned)(k < 0 ? 0 : k > (int)NB_ULP_KMAX(W) ? (int)NB_ULP_KMAX(W) : k);
-}
-
-/* Choose c for a sample of n changed values, walking from *c. Return the sample's bits. */
-static inline uint32_t NAME(sparse_walk)(const uint32_t *v, const uint8_t *ex, size_t n, unsigned *c)
-{
-    uint32_t price = 0, next = 0;
-    int step = 1;
-
-    for (size_t i = 0; i < n; i++)
-        price += sparse_price(v[i], NAME(sparse_low)(*c, ex[i]), BITS64);
-    for (unsigned start = *c;;) {
-        if (step > 0 ? *c < 255 : *c > 0) {
-            next = 0;
-            for (size_t i = 0; i < n; i++)
-                next += sparse_price(v[i], NAME(sparse_low)(*c + (unsigned)step, ex[i]), BITS64);
-        } else {
-            next = price;
-        }
-        if (next < price) {
-            price = next;
-            *c += (unsigned)step;
-        } else if (step > 0 && *c == start) {
-            step = -1;
-        } else {
-            return price;
-        }
+        v[i] = ((d << 1 ^ (0u - (d >> (BITS64 - 1)))) & ALL64) - 1;
+        e[i] = (e[i] & ALL64 >> 1) >> shift;
     }
 }
 
-/* Choose reading, c and split of the next records from the changed values of this one. */
-static inline void NAME(sparse_read)(struct nb_ulp_sparse *s, const struct nb_ulp_map *maps,
-                                     const uint8_t *cur, const uint8_t *ref, size_t n, const uint16_t *at,
-                                     size_t m)
+/* Return the low bits of a changed value: its sign, and those that are noise. */
+static inline uint32_t NAME(sparse_low)(unsigned c, uint32_t e)
 {
-    const size_t sample = m < NB_ULP_SAMPLE ? m : NB_ULP_SAMPLE;
-    uint32_t least = UINT32_MAX, values[256] = {0}, changes[256] = {0};
-    unsigned e;
+    const int k = (int)c - (int)e;
+
+    return 1 + (uint32_t)(k < 0 ? 0 : k > (int)NB_ULP_KMAX(W) ? (int)NB_ULP_KMAX(W) : k);
+}
+
+/* Return the bits of n changed values with c. */
+static inline uint32_t NAME(sparse_price)(const uint32_t *v, const uint32_t *e, size_t n, unsigned c)
+{
+    uint32_t sum = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t k = NAME(sparse_low)(c, e[i]), high = v[i] >> k;
+        sum += high < NB_ULP_ESCAPE ? high + 1 + k : NB_ULP_ESCAPE + 1 + BITS64;
+    }
+    return sum;
+}
+
+/* Choose c for a sample of n changed values, walking from *c. Return the sample's bits. */
+static inline uint32_t NAME(sparse_walk)(const uint32_t *v, const uint32_t *e, size_t n, unsigned *c)
+{
+    const unsigned start = *c;
+    uint32_t price = NAME(sparse_price)(v, e, n, start), next;
+
+    while (*c < 255 && (next = NAME(sparse_price)(v, e, n, *c + 1)) < price) {
+        price = next;
+        ++*c;
+    }
+    if (*c == start)
+        while (*c > 0 && (next = NAME(sparse_price)(v, e, n, *c - 1)) < price) {
+            price = next;
+            --*c;
+        }
+    return price;
+}
+
+/* Copy the numbers of the sample: of n of m changes. */
+static inline void NAME(sparse_sample)(const uint32_t *from, size_t m, size_t n, uint32_t *to)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] = from[n == NB_ULP_SAMPLE ? i * m / NB_ULP_SAMPLE : i];
+}
+
+/* Choose the reading of the next records, and c, by the patterns of a sample of n changed values. */
+static inline void NAME(sparse_read)(struct nb_ulp_sparse *s, const struct nb_ulp_map *maps,
+                                     const uint32_t *x, const uint32_t *r, size_t n)
+{
+    uint32_t least = UINT32_MAX;
 
     for (unsigned j = 0; j < 4; j++) {
-        uint32_t v[NB_ULP_SAMPLE], price;
-        uint8_t ex[NB_ULP_SAMPLE];
+        uint32_t v[NB_ULP_SAMPLE], e[NB_ULP_SAMPLE], price;
         uint64_t sum = 0;
+        unsigned c;
 
-        for (size_t i = 0; i < sample; i++) {
-            v[i] = NAME(difference)(cur, ref, at[i * m / sample], &maps[j], &e);
-            ex[i] = (uint8_t)e;
-            sum += e + (64 - (unsigned)__builtin_clzll((uint64_t)v[i] + 1));
-        }
-        unsigned c = nb_ulp_estimate(sum, (unsigned)sample);
-        price = NAME(sparse_walk)(v, ex, sample, &c);
+        memcpy(v, x, n * sizeof(*v));
+        memcpy(e, r, n * sizeof(*e));
+        NAME(sparse_measure)(&maps[j], n, v, e);
+        for (size_t i = 0; i < n; i++)
+            sum += e[i] + (64 - (unsigned)__builtin_clzll((uint64_t)v[i] + 1));
+        c = nb_ulp_estimate(sum, (unsigned)n);
+        price = NAME(sparse_walk)(v, e, n, &c);
         if (price < least) {
             least = price;
             s->map = maps[j];
             s->c = c;
         }
     }
+}
+
+/* Choose the split of the next records by the exponents of m changed values. */
+static inline void NAME(sparse_split)(struct nb_ulp_sparse *s, const uint8_t *ref, size_t n,
+                                      const uint32_t *e, size_t m)
+{
+    uint32_t values[256] = {0}, changes[256] = {0};
+
     for (size_t i = 0; i < n; i += NB_ULP_SPARSE_STRIDE)
         values[(NAME(sparse_pattern)(ref + i * W) & ALL64 >> 1) >> s->map.shift] += NB_ULP_SPARSE_STRIDE;
     for (size_t i = 0; i < m; i++)
-        changes[(NAME(sparse_pattern)(ref + (size_t)at[i] * W) & ALL64 >> 1) >> s->map.shift]++;
+        changes[e[i]]++;
     s->split = split_choose(values, changes);
+}
+
+/* Write the gaps of m changes, places among the values of `words`, by their class: 0 frequent values, 1
+ * others. count and values get the changes and the values of both. */
+static inline void NAME(sparse_gaps)(const uint32_t *at, size_t m, const uint16_t *words, size_t all,
+                                     const uint8_t *ref, size_t n, uint32_t bound,
+                                     uint16_t gaps[2][SPARSE_CHANGES], size_t *count, size_t *values)
+{
+    count[0] = values[0] = 0;
+    count[1] = m;
+    values[1] = all;
+    if (!bound) {
+        gaps[1][0] = (uint16_t)at[0];
+        for (size_t i = 1; i < m; i++)
+            gaps[1][i] = (uint16_t)(at[i] - at[i - 1] - 1);
+        return;
+    }
+    size_t next[2] = {0, 0}, frequent = 0;
+    count[1] = 0;
+    for (size_t i = 0, j = 0; 64 * i < all; i++) {
+        const uint64_t mask = NAME(often)(ref, n, words[i], bound);
+
+        for (; j < m && at[j] / 64 == i; j++) {
+            const unsigned bit = at[j] % 64, class = !(mask >> bit & 1);
+            const size_t lower = frequent + (unsigned)__builtin_popcountll(mask & ((UINT64_C(1) << bit) - 1));
+            const size_t place = class ? at[j] - lower : lower;
+
+            gaps[class][count[class]++] = (uint16_t)(place - next[class]);
+            next[class] = place + 1;
+        }
+        frequent += (unsigned)__builtin_popcountll(mask);
+    }
+    values[0] = frequent;
+    values[1] = all - frequent;
+}
+
+/* Append the low parts v of m differences, k bits each. Both arrays have three more numbers. */
+static inline void NAME(put_lows)(struct bits *b, uint32_t *v, uint32_t *k, size_t m)
+{
+    for (size_t i = m; i < m + 3; i++)
+        v[i] = k[i] = 0;
+    for (size_t i = 0; i < m; i += 4) {
+        const uint32_t k01 = k[i] + k[i + 1], k23 = k[i + 2] + k[i + 3];
+
+        if (__builtin_expect(k01 + k23 <= 56, 1)) {
+            const uint64_t v01 = v[i] | (uint64_t)v[i + 1] << k[i],
+                           v23 = v[i + 2] | (uint64_t)v[i + 3] << k[i + 2];
+            bits_put(b, v01 | v23 << k01, k01 + k23);
+        } else {
+            for (unsigned j = 0; j < 4; j++)
+                bits_put(b, v[i + j], k[i + j]);
+        }
+    }
 }
 
 static size_t NAME(encode_sparse)(struct nb_ulp_sparse *s, const struct nb_ulp_map *maps, const uint8_t *cur,
                                   const uint8_t *ref, size_t n, uint8_t *dst)
 {
-    uint16_t at[SPARSE_CHANGES + 64], gaps[2][SPARSE_CHANGES + 1];
-    uint32_t v[SPARSE_CHANGES], high = 0;
-    uint8_t k[SPARSE_CHANGES];
-    size_t count[2] = {0, 0}, next[2] = {0, 0}, often = 0;
-    const size_t m = NAME(find)(cur, ref, n, n / NB_ULP_FEW, at);
-    unsigned k0 = 0, k1, e;
+    uint64_t masks[SPARSE_WORDS], parts;
+    uint32_t at[SPARSE_CHANGES + SPARSE_SPARE], v[SPARSE_CHANGES + 3], k[SPARSE_CHANGES + 3];
+    uint32_t sample[2][NB_ULP_SAMPLE], high = 0, zeros = 0;
+    uint16_t gaps[2][SPARSE_CHANGES], words[SPARSE_WORDS];
+    size_t count[2], values[2];
+    const uint8_t *begin = dst;
+    const size_t m = NAME(find)(cur, ref, n, n / NB_ULP_FEW, masks, &parts),
+                 samples = m < NB_ULP_SAMPLE ? m : NB_ULP_SAMPLE;
     struct bits b;
 
-    if (m == 0 || m > SPARSE_CHANGES)
+    if (m == 0 || m > n / NB_ULP_FEW)
         return m ? NB_ULP_NOT_SPARSE : 0;
-    if (s->records++ % NB_ULP_SPARSE_REMAP == 0) {
-        NAME(sparse_read)(s, maps, cur, ref, n, at, m);
-    } else {
-        const size_t sample = m < NB_ULP_SAMPLE ? m : NB_ULP_SAMPLE;
-        uint8_t ex[NB_ULP_SAMPLE];
-
-        for (size_t i = 0; i < sample; i++) {
-            v[i] = NAME(difference)(cur, ref, at[i * m / sample], &s->map, &e);
-            ex[i] = (uint8_t)e;
-        }
-        NAME(sparse_walk)(v, ex, sample, &s->c);
-    }
+    NAME(part_words)(parts, n, words);
+    for (size_t i = 0, got = 0; got < m; i++)
+        got += ones_of(masks[words[i]], 64u * words[i], at + got);
     for (size_t i = 0; i < m; i++) {
-        v[i] = NAME(difference)(cur, ref, at[i], &s->map, &e);
-        k[i] = (uint8_t)NAME(sparse_low)(s->c, e);
+        v[i] = NAME(sparse_pattern)(cur + (size_t)at[i] * W);
+        k[i] = NAME(sparse_pattern)(ref + (size_t)at[i] * W);
+    }
+    const bool anew = s->records++ % NB_ULP_SPARSE_REMAP == 0;
+    if (anew) {
+        NAME(sparse_sample)(v, m, samples, sample[0]);
+        NAME(sparse_sample)(k, m, samples, sample[1]);
+        NAME(sparse_read)(s, maps, sample[0], sample[1], samples);
+    }
+    NAME(sparse_measure)(&s->map, m, v, k);
+    if (anew) {
+        NAME(sparse_split)(s, ref, n, k, m);
+    } else {
+        NAME(sparse_sample)(v, m, samples, sample[0]);
+        NAME(sparse_sample)(k, m, samples, sample[1]);
+        NAME(sparse_walk)(sample[0], sample[1], samples, &s->c);
+    }
+    const unsigned c = s->c;
+    for (size_t i = 0; i < m; i++) {
+        k[i] = NAME(sparse_low)(c, k[i]);
         high |= v[i] >> k[i];
     }
-    if (s->split) {
-        for (size_t i = 0, j = 0; i < (n + 63) / 64; i++) {
-            const uint64_t mask = NAME(often)(ref, n, i, (uint32_t)s->split << s->map.shift);
 
-            for (; j < m && at[j] / 64 == i; j++) {
-                const unsigned bit = at[j] % 64, class = !(mask >> bit & 1);
-                const size_t lower =
-                    often + (unsigned)__builtin_popcountll(mask & ((UINT64_C(1) << bit) - 1));
-                const size_t place = class ? at[j] - lower : lower;
-
-                gaps[class][count[class]++] = (uint16_t)(place - next[class]);
-                next[class] = place + 1;
-            }
-            often += (unsigned)__builtin_popcountll(mask);
-        }
-        gaps[0][count[0]++] = (uint16_t)(often - next[0]);
-        k0 = gaps_choose(gaps[0], count[0], often);
-    } else {
+    const bool by_parts =
+        m >= 64 && 2 * __builtin_popcountll(parts) <= __builtin_popcountll(NAME(all_parts)(n));
+    if (by_parts)
         for (size_t i = 0; i < m; i++) {
-            gaps[1][i] = (uint16_t)(at[i] - next[1]);
-            next[1] = at[i] + 1u;
+            const uint64_t before = (UINT64_C(1) << at[i] / SPARSE_PART) - 1;
+            at[i] = (uint32_t)__builtin_popcountll(parts & before) * SPARSE_PART + at[i] % SPARSE_PART;
         }
-        count[1] = m;
-    }
-    gaps[1][count[1]++] = (uint16_t)(n - often - next[1]);
-    k1 = gaps_choose(gaps[1], count[1], n - often);
+    const size_t all = NAME(part_words)(by_parts ? parts : NAME(all_parts)(n), n, words);
+    NAME(sparse_gaps)(at, m, words, all, ref, n, (uint32_t)s->split << s->map.shift, gaps, count, values);
+    const unsigned k0 = gaps_choose(gaps[0], count[0], values[0]),
+                   k1 = gaps_choose(gaps[1], count[1], values[1]);
 
     dst[0] = (uint8_t)(NB_ULP_SPARSE | (high ? NB_ULP_UNARY : 0) | (s->map.plain ? NB_ULP_PLAIN : 0) |
                        s->map.shift);
     dst[1] = (uint8_t)s->c;
     dst[2] = (uint8_t)s->split;
     dst[3] = (uint8_t)(k0 | k1 << 4);
-    bits_begin(&b, dst + 4);
-    for (size_t i = 0; i < count[0]; i++)
-        sparse_put(&b, gaps[0][i], k0, NB_ULP_GAP_BITS);
-    for (size_t i = 0; i < count[1]; i++)
-        sparse_put(&b, gaps[1][i], k1, NB_ULP_GAP_BITS);
-    if (high) {
-        for (size_t i = 0; i < m; i++)
-            sparse_put(&b, v[i], k[i], BITS64);
-    } else {
-        for (size_t i = 0; i < m; i++)
-            bits_put(&b, v[i], k[i]);
+    nb_put16(dst + 4, (uint16_t)(m | (by_parts ? NB_ULP_PARTS : 0)));
+    dst += 6;
+    if (s->split) {
+        nb_put16(dst, (uint16_t)count[0]);
+        dst += 2;
     }
-    return (size_t)(bits_end(&b) - dst);
+    if (by_parts) {
+        nb_put64(dst, parts);
+        dst += 8;
+    }
+    if (high)
+        for (size_t i = 0; i < m; i++) {
+            const uint32_t h = v[i] >> k[i];
+            zeros += h < NB_ULP_ESCAPE ? h : NB_ULP_ESCAPE;
+        }
+    memset(dst, 0, (2 * m + (values[0] >> k0) + (values[1] >> k1) + zeros) / 8 + 8);
+    struct ones ones = {.p = dst};
+    for (size_t i = 0; i < count[0]; i++)
+        ones_put(&ones, (uint32_t)gaps[0][i] >> k0);
+    for (size_t i = 0; i < count[1]; i++)
+        ones_put(&ones, (uint32_t)gaps[1][i] >> k1);
+    if (high) {
+        for (size_t i = 0; i < m; i++) {
+            const uint32_t h = v[i] >> k[i];
+            ones_put(&ones, h < NB_ULP_ESCAPE ? h : NB_ULP_ESCAPE);
+        }
+        for (size_t i = 0; i < m; i++) {
+            k[i] = v[i] >> k[i] < NB_ULP_ESCAPE ? k[i] : BITS64;
+            v[i] &= (uint32_t)((UINT64_C(1) << k[i]) - 1);
+        }
+    }
+    bits_begin(&b, dst + (ones.bits + 7) / 8);
+    fields_put(&b, gaps[0], count[0], k0);
+    fields_put(&b, gaps[1], count[1], k1);
+    NAME(put_lows)(&b, v, k, m);
+    return (size_t)(bits_end(&b) - begin);
+}
+
+/* The header of a record, and the strings behind it. */
+struct NAME(sparse_header) {
+    unsigned shift, c, split, k[2];
+    uint32_t flip;
+    bool unary;
+    size_t m, frequent; /* changes */
+    uint64_t parts;
+    size_t bytes;
+};
+
+static inline int NAME(sparse_open)(struct NAME(sparse_header) * h, const uint8_t *coded, size_t len,
+                                    size_t n)
+{
+    if (len < 6)
+        return -EBADMSG;
+    h->shift = coded[0] & NB_ULP_SHIFT_MASK;
+    h->unary = coded[0] & NB_ULP_UNARY;
+    h->flip = coded[0] & NB_ULP_PLAIN ? 0 : ALL64 >> 1;
+    h->c = coded[1];
+    h->split = coded[2];
+    h->k[0] = coded[3] & 15;
+    h->k[1] = coded[3] >> 4;
+    h->m = nb_get16(coded + 4) & ~NB_ULP_PARTS;
+    h->frequent = 0;
+    h->parts = NAME(all_parts)(n);
+    h->bytes = 6 + (h->split ? 2 : 0) + (nb_get16(coded + 4) & NB_ULP_PARTS ? 8 : 0);
+    if (h->shift >= BITS64 || h->shift + 9 < BITS64 ||
+        (uint64_t)h->split << h->shift > (ALL64 >> 1) + UINT64_C(1) || h->k[0] > NB_ULP_GAP_MAX ||
+        h->k[1] > NB_ULP_GAP_MAX || (!h->split && h->k[0]) || !h->m || h->m > n / NB_ULP_FEW ||
+        len < h->bytes)
+        return -EBADMSG;
+    if (h->split)
+        h->frequent = nb_get16(coded + 6);
+    if (nb_get16(coded + 4) & NB_ULP_PARTS) {
+        h->parts = nb_get64(coded + h->bytes - 8);
+        if (!h->parts || h->parts & ~NAME(all_parts)(n))
+            return -EBADMSG;
+    }
+    return h->frequent <= h->m ? 0 : -EBADMSG;
+}
+
+/* Merge the places of the changes of both classes, and turn them into those among n values. */
+static inline int NAME(sparse_merge)(const struct NAME(sparse_header) * h, uint32_t start, uint32_t *at,
+                                     const uint16_t *low, const uint8_t *ref, size_t n)
+{
+    uint64_t often[SPARSE_WORDS], places[2][SPARSE_WORDS + 1];
+    uint16_t words[SPARSE_WORDS];
+    const size_t all = NAME(part_words)(h->parts, n, words), m0 = h->frequent, m = h->m;
+    const uint32_t start1 = m0 ? at[m0 - 1] + 1 : start;
+    size_t frequent = 0, taken = 0, got = 0;
+
+    for (size_t i = 0; h->split && 64 * i < all; i++) {
+        often[i] = NAME(often)(ref, n, words[i], (uint32_t)h->split << h->shift);
+        frequent += (unsigned)__builtin_popcountll(often[i]);
+    }
+    if (gaps_sum(at, low, m0, h->k[0], start, (uint32_t)frequent) ||
+        gaps_sum(at + m0, low + m0, m - m0, h->k[1], start1, (uint32_t)(all - frequent)))
+        return -EBADMSG;
+    if (!h->split) {
+        if (all < n)
+            for (size_t i = 0; i < m; i++)
+                at[i] = 64u * words[at[i] / 64] + at[i] % 64;
+        return 0;
+    }
+    memset(places, 0, sizeof(places));
+    for (size_t i = 0; i < m; i++)
+        places[i >= m0][at[i] / 64] |= UINT64_C(1) << at[i] % 64;
+    for (size_t i = 0; got < m; i++) {
+        const uint64_t mask = spread_bits(map_bits(places[0], taken), often[i]) |
+                              spread_bits(map_bits(places[1], 64 * i - taken), ~often[i]);
+        got += ones_of(mask, 64u * words[i], at + got);
+        taken += (unsigned)__builtin_popcountll(often[i]);
+    }
+    return 0;
+}
+
+/* Get the low parts of n differences, k bits each, from bit *pos on. Both arrays have room for three more. */
+static inline void NAME(take_lows)(const uint8_t *coded, size_t len, size_t *pos, uint32_t *v, uint32_t *k,
+                                   size_t n)
+{
+    for (size_t i = n; i < n + 3; i++)
+        k[i] = 0;
+    for (size_t i = 0; i < n; i += 4) {
+        uint64_t x = sparse_peek(coded, len, *pos);
+
+        if (__builtin_expect(k[i] + k[i + 1] + k[i + 2] + k[i + 3] <= 57, 1)) {
+            for (unsigned j = 0; j < 4; j++) {
+                v[i + j] = (uint32_t)(x & ((UINT64_C(1) << k[i + j]) - 1));
+                x >>= k[i + j];
+                *pos += k[i + j];
+            }
+        } else {
+            for (unsigned j = 0; j < 4; j++) {
+                x = sparse_peek(coded, len, *pos);
+                v[i + j] = (uint32_t)(x & ((UINT64_C(1) << k[i + j]) - 1));
+                *pos += k[i + j];
+            }
+        }
+    }
 }
 
 static int NAME(decode_sparse)(const uint8_t *coded, size_t len, const uint8_t *ref, size_t n, uint8_t *dst)
 {
-    uint64_t often[SPARSE_WORDS], places[2][SPARSE_WORDS + 1];
-    const size_t words = (n + 63) / 64;
-    const unsigned shift = coded[0] & NB_ULP_SHIFT_MASK, unary = coded[0] & NB_ULP_UNARY;
-    const uint32_t flip = coded[0] & NB_ULP_PLAIN ? 0 : ALL64 >> 1;
-    size_t frequent = 0, taken = 0, pos = 0;
+    uint32_t at[SPARSE_CHANGES + SPARSE_SPARE], ones[1 + SPARSE_CHANGES + SPARSE_SPARE];
+    uint16_t low[SPARSE_CHANGES + 6];
+    struct NAME(sparse_header) h;
+    size_t pos;
 
-    if (len < 4 || shift >= BITS64 || shift + 9 < BITS64 ||
-        (uint64_t)coded[2] << shift > (ALL64 >> 1) + UINT64_C(1) || (!coded[2] && coded[3] & 15))
+    if (NAME(sparse_open)(&h, coded, len, n))
         return -EBADMSG;
-    const unsigned c = coded[1], split = coded[2], k0 = coded[3] & 15, k1 = coded[3] >> 4;
-    coded += 4;
-    len -= 4;
-    memset(places[1], 0, (words + 1) * sizeof(uint64_t));
-    if (split) {
-        memset(places[0], 0, (words + 1) * sizeof(uint64_t));
-        for (size_t i = 0; i < words; i++) {
-            often[i] = NAME(often)(ref, n, i, (uint32_t)split << shift);
-            frequent += (unsigned)__builtin_popcountll(often[i]);
-        }
-        if (gaps_take(coded, len, &pos, k0, frequent, places[0]))
-            return -EBADMSG;
-    }
-    if (gaps_take(coded, len, &pos, k1, n - frequent, places[1]))
+    pos = 8 * h.bytes;
+    if (ones_take(coded, len, &pos, h.m, at))
+        return -EBADMSG;
+    ones[0] = (uint32_t)pos - 1;
+    if (h.unary && ones_take(coded, len, &pos, h.m, ones + 1))
+        return -EBADMSG;
+    pos = (pos + 7) / 8 * 8;
+    fields_take(coded, len, &pos, h.frequent, h.k[0], low);
+    fields_take(coded, len, &pos, h.m - h.frequent, h.k[1], low + h.frequent);
+    if (NAME(sparse_merge)(&h, 8 * (uint32_t)h.bytes, at, low, ref, n))
         return -EBADMSG;
     if (dst != ref)
         memcpy(dst, ref, n * W);
-    for (size_t i = 0; i < words; i++) {
-        uint64_t mask = places[1][i];
+    for (size_t i = 0; i < h.m; i += SPARSE_BLOCK) {
+        uint32_t r[SPARSE_BLOCK], k[SPARSE_BLOCK + 3], v[SPARSE_BLOCK + 3], top[SPARSE_BLOCK], bad = 0;
+        const size_t count = h.m - i < SPARSE_BLOCK ? h.m - i : SPARSE_BLOCK;
 
-        if (split) {
-            mask = spread_bits(map_bits(places[0], taken), often[i]) |
-                   spread_bits(map_bits(places[1], 64 * i - taken), ~often[i]);
-            taken += (unsigned)__builtin_popcountll(often[i]);
-        }
-        for (; mask; mask &= mask - 1) {
-            uint8_t *to = dst + (64 * i + (unsigned)__builtin_ctzll(mask)) * W;
-            const uint32_t r = NAME(sparse_pattern)(to);
-            const unsigned k = NAME(sparse_low)(c, (r & ALL64 >> 1) >> shift);
-            uint32_t z, d, x;
+        for (size_t j = 0; j < count; j++)
+            r[j] = NAME(sparse_pattern)(ref + (size_t)at[i + j] * W);
+        for (size_t j = 0; j < count; j++)
+            k[j] = NAME(sparse_low)(h.c, (r[j] & ALL64 >> 1) >> h.shift);
+        if (h.unary)
+            for (size_t j = 0; j < count; j++) {
+                const uint32_t high = ones[i + j + 1] - ones[i + j] - 1;
 
-            if (pos > 8 * len)
-                return -EBADMSG;
-            if (unary) {
-                z = sparse_take(coded, len, &pos, k, BITS64) + 1;
-            } else {
-                z = (uint32_t)(sparse_peek(coded, len, pos) & ((UINT64_C(1) << k) - 1)) + 1;
-                pos += k;
+                bad |= high > NB_ULP_ESCAPE;
+                top[j] = high < NB_ULP_ESCAPE ? high << k[j] : 0;
+                k[j] = high < NB_ULP_ESCAPE ? k[j] : BITS64;
             }
-            z &= ALL64;
-            d = (z >> 1 ^ (0u - (z & 1)));
-            x = ((r ^ ((0u - (r >> (BITS64 - 1))) & flip)) + d) & ALL64;
-            x ^= (0u - (x >> (BITS64 - 1))) & flip;
+        else
+            memset(top, 0, sizeof(top));
+        if (bad)
+            return -EBADMSG;
+        NAME(take_lows)(coded, len, &pos, v, k, count);
+        for (size_t j = 0; j < count; j++) {
+            const uint32_t z = ((v[j] | top[j]) + 1) & ALL64, d = z >> 1 ^ (0u - (z & 1));
+            v[j] = NAME(sparse_order)((NAME(sparse_order)(r[j], h.flip) + d) & ALL64, h.flip);
+        }
+        for (size_t j = 0; j < count; j++) {
+            uint8_t *to = dst + (size_t)at[i + j] * W;
 #if W == 1
-            *to = (uint8_t)x;
+            *to = (uint8_t)v[j];
 #elif W == 2
-            memcpy(to, &(uint16_t){htole16((uint16_t)x)}, 2);
+            memcpy(to, &(uint16_t){htole16((uint16_t)v[j])}, 2);
 #else
-            memcpy(to, &(uint32_t){htole32(x)}, 4);
+            memcpy(to, &(uint32_t){htole32(v[j])}, 4);
 #endif
         }
     }

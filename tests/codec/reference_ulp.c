@@ -493,49 +493,37 @@ static uint32_t probe(unsigned w, const struct nb_ulp_map *map, const uint8_t *c
 
 /* ---- sparse records ------------------------------------------------------------------------------------ */
 
-/* Append a number with the parameter k. `width` is that of numbers that are sent as they are. */
-static void put_number(struct bitstring *s, uint32_t v, unsigned k, unsigned width)
+/* Append zeros and a one. */
+static void put_one(struct bitstring *s, uint32_t zeros)
 {
-    const uint32_t high = v >> k;
-
-    if (high >= NB_ULP_ESCAPE) {
-        put(s, 0, NB_ULP_ESCAPE);
-        put(s, v, width);
-        return;
-    }
-    put(s, 0, high);
+    for (; zeros; zeros--)
+        put(s, 0, 1);
     put(s, 1, 1);
-    put(s, v - (high << k), k);
 }
 
-/* Get such a number into *v. Bits behind the string's end are 0. Return false if it begins behind the end. */
-static bool get_number(const uint8_t *p, size_t len, size_t *pos, bool unary, unsigned k, unsigned width,
-                       uint32_t *v)
+/* Count the zeros before the next one. Return false if the string ends before it. */
+static bool get_one(const uint8_t *p, size_t len, size_t *pos, uint32_t *zeros)
 {
-    unsigned high = 0;
+    for (*zeros = 0; *pos < 8 * len; ++*zeros)
+        if (get(p, pos))
+            return true;
+    return false;
+}
 
-    if (*pos > 8 * len)
-        return false;
-    while (unary && high < NB_ULP_ESCAPE && !(*pos < 8 * len && get(p, &(size_t){*pos}))) {
-        high++;
-        ++*pos;
-    }
-    if (high == NB_ULP_ESCAPE) {
-        k = width;
-        high = 0;
-    } else if (unary) {
-        ++*pos;
-    }
-    *v = (uint32_t)((uint64_t)high << k);
+/* Get k bits. Those behind the string's end are 0. */
+static uint32_t get_low(const uint8_t *p, size_t len, size_t *pos, unsigned k)
+{
+    uint32_t v = 0;
+
     for (unsigned i = 0; i < k; i++, ++*pos)
         if (*pos < 8 * len)
-            *v |= (uint32_t)get(p, &(size_t){*pos}) << i;
-    return true;
+            v |= (uint32_t)get(p, &(size_t){*pos}) << i;
+    return v;
 }
 
-static uint32_t number_bits(uint32_t v, unsigned k, unsigned width)
+static void to_byte(struct bitstring *s)
 {
-    return v >> k < NB_ULP_ESCAPE ? (v >> k) + 1 + k : NB_ULP_ESCAPE + width;
+    put(s, 0, (unsigned)(-s->bits % 8));
 }
 
 static uint32_t gaps_bits(const uint32_t *gaps, size_t n, unsigned k)
@@ -543,17 +531,18 @@ static uint32_t gaps_bits(const uint32_t *gaps, size_t n, unsigned k)
     uint32_t sum = 0;
 
     for (size_t i = 0; i < n; i++)
-        sum += number_bits(gaps[i], k, NB_ULP_GAP_BITS);
+        sum += (gaps[i] >> k) + 1 + k;
     return sum;
 }
 
 /* Choose the parameter of n gaps among `values` values. */
 static unsigned gaps_parameter(const uint32_t *gaps, size_t n, size_t values)
 {
-    const size_t mean = (values - (n - 1)) / n;
     unsigned k = 0, start;
 
-    while (mean >> (k + 1))
+    if (n == 0)
+        return 0;
+    while (values / n >> (k + 1))
         k++;
     k = k > NB_ULP_GAP_MAX ? NB_ULP_GAP_MAX : k;
     start = k;
@@ -583,8 +572,10 @@ static uint32_t changes_bits(const struct change *x, size_t n, unsigned c, unsig
 {
     uint32_t sum = 0;
 
-    for (size_t i = 0; i < n; i++)
-        sum += number_bits(x[i].v, 1 + low_bits(w, c, x[i].ex), 8 * w);
+    for (size_t i = 0; i < n; i++) {
+        const unsigned k = 1 + low_bits(w, c, x[i].ex);
+        sum += x[i].v >> k < NB_ULP_ESCAPE ? (x[i].v >> k) + 1 + k : NB_ULP_ESCAPE + 1 + 8 * w;
+    }
     return sum;
 }
 
@@ -684,8 +675,18 @@ static size_t encode_sparse(unsigned w, struct nb_ulp_sparse *s, const struct nb
         for (size_t i = 0; i < m; i++)
             x[i] = change_at(w, &s->map, cur, ref, x[i].at);
     }
+    bool part_changes[64] = {false};
+    const size_t part = NB_ULP_PART / w, parts = (n + part - 1) / part;
+    unsigned live = 0;
+    for (size_t i = 0; i < m; i++) {
+        live += !part_changes[x[i].at / part];
+        part_changes[x[i].at / part] = true;
+    }
+    const bool by_parts = m >= 64 && 2 * live <= parts;
     for (size_t i = 0, j = 0; i < n; i++) {
         const int class = exponent(&s->map, w, load(ref + i * w, w)) >= s->split;
+        if (by_parts && !part_changes[i / part])
+            continue;
         class_size[class]++;
         if (j < m && x[j].at == i) {
             gaps[class][count[class]++] = (uint32_t)(class_size[class] - 1 - since[class]);
@@ -693,74 +694,111 @@ static size_t encode_sparse(unsigned w, struct nb_ulp_sparse *s, const struct nb
             j++;
         }
     }
-    for (int class = s->split ? 0 : 1; class < 2; class ++) {
-        gaps[class][count[class]++] = (uint32_t)(class_size[class] - since[class]);
+    for (int class = 0; class < 2; class ++)
         k[class] = gaps_parameter(gaps[class], count[class], class_size[class]);
-    }
     for (size_t i = 0; i < m; i++)
         unary |= x[i].v >> (1 + low_bits(w, s->c, x[i].ex)) != 0;
-    dst[0] = (uint8_t)(NB_ULP_SPARSE | (unary ? NB_ULP_UNARY : 0) | (s->map.plain ? NB_ULP_PLAIN : 0) |
-                       s->map.shift);
-    dst[1] = (uint8_t)s->c;
-    dst[2] = (uint8_t)s->split;
-    dst[3] = (uint8_t)(k[0] | k[1] << 4);
-    struct bitstring bits = {dst + 4, 0};
+    struct bitstring bits = {dst, 0};
+    put(&bits, NB_ULP_SPARSE | (unary ? NB_ULP_UNARY : 0) | (s->map.plain ? NB_ULP_PLAIN : 0) | s->map.shift,
+        8);
+    put(&bits, s->c, 8);
+    put(&bits, s->split, 8);
+    put(&bits, k[0] | k[1] << 4, 8);
+    put(&bits, m | (by_parts ? NB_ULP_PARTS : 0), 16);
+    if (s->split)
+        put(&bits, count[0], 16);
+    for (unsigned i = 0; by_parts && i < 64; i++)
+        put(&bits, part_changes[i], 1);
     for (int class = 0; class < 2; class ++)
         for (size_t i = 0; i < count[class]; i++)
-            put_number(&bits, gaps[class][i], k[class], NB_ULP_GAP_BITS);
+            put_one(&bits, gaps[class][i] >> k[class]);
+    for (size_t i = 0; unary && i < m; i++) {
+        const uint32_t high = x[i].v >> (1 + low_bits(w, s->c, x[i].ex));
+        put_one(&bits, high < NB_ULP_ESCAPE ? high : NB_ULP_ESCAPE);
+    }
+    to_byte(&bits);
+    for (int class = 0; class < 2; class ++)
+        for (size_t i = 0; i < count[class]; i++)
+            put(&bits, gaps[class][i], k[class]);
     for (size_t i = 0; i < m; i++) {
         const unsigned low = 1 + low_bits(w, s->c, x[i].ex);
-        if (unary)
-            put_number(&bits, x[i].v, low, 8 * w);
-        else
-            put(&bits, x[i].v, low);
+        put(&bits, x[i].v, x[i].v >> low < NB_ULP_ESCAPE ? low : 8 * w);
     }
-    return 4 + (bits.bits + 7) / 8;
+    return (bits.bits + 7) / 8;
 }
 
 static int decode_sparse(unsigned w, const uint8_t *coded, size_t len, const uint8_t *ref, size_t n,
                          uint8_t *dst)
 {
     static uint8_t changed[2][NB_ULP_CHUNK], class_of[NB_ULP_CHUNK];
+    static uint32_t gaps[2][NB_ULP_CHUNK], highs[NB_ULP_CHUNK];
     const struct nb_ulp_map map = {coded[0] & NB_ULP_SHIFT_MASK, (coded[0] & NB_ULP_PLAIN) != 0, 0};
     const bool unary = coded[0] & NB_ULP_UNARY;
     const uint64_t all = ((uint64_t)1 << 8 * w) - 1;
-    size_t class_size[2] = {0, 0}, pos = 0;
-    uint32_t v;
+    const size_t part = NB_ULP_PART / w, parts = (n + part - 1) / part;
+    size_t class_size[2] = {0, 0}, count[2], pos = 48;
+    bool part_changes[64], some = false;
 
-    if (len < 4 || map.shift >= 8 * w || map.shift + 9u < 8 * w ||
-        (uint64_t)coded[2] << map.shift > (uint64_t)1 << (8 * w - 1) || (coded[2] == 0 && coded[3] % 16))
+    if (len < 6)
+        return -EBADMSG;
+    const size_t m = load(coded + 4, 2) & ~NB_ULP_PARTS,
+                 head = 6u + (coded[2] ? 2 : 0) + (load(coded + 4, 2) & NB_ULP_PARTS ? 8 : 0);
+    if (len < head || map.shift >= 8 * w || map.shift + 9u < 8 * w ||
+        (uint64_t)coded[2] << map.shift > (uint64_t)1 << (8 * w - 1) || (coded[2] == 0 && coded[3] % 16) ||
+        coded[3] % 16 > NB_ULP_GAP_MAX || coded[3] / 16 > NB_ULP_GAP_MAX || m == 0 || m > n / NB_ULP_FEW)
+        return -EBADMSG;
+    count[0] = coded[2] ? get_low(coded, len, &pos, 16) : 0;
+    if (count[0] > m)
+        return -EBADMSG;
+    count[1] = m - count[0];
+    for (size_t i = 0; i < 64; i++) {
+        part_changes[i] = load(coded + 4, 2) & NB_ULP_PARTS ? get(coded, &pos) : i < parts;
+        some |= part_changes[i];
+        if (part_changes[i] && i >= parts)
+            return -EBADMSG;
+    }
+    if (!some)
         return -EBADMSG;
     for (size_t i = 0; i < n; i++) {
         class_of[i] = exponent(&map, w, load(ref + i * w, w)) >= coded[2];
-        class_size[class_of[i]]++;
+        class_size[class_of[i]] += part_changes[i / part];
     }
+    for (int class = 0; class < 2; class ++)
+        for (size_t i = 0; i < count[class]; i++)
+            if (!get_one(coded, len, &pos, &gaps[class][i]))
+                return -EBADMSG;
+    for (size_t i = 0; i < m; i++) {
+        highs[i] = 0;
+        if (unary && !get_one(coded, len, &pos, &highs[i]))
+            return -EBADMSG;
+        if (highs[i] > NB_ULP_ESCAPE)
+            return -EBADMSG;
+    }
+    pos = (pos + 7) / 8 * 8;
     memset(changed, 0, sizeof changed);
-    for (int class = coded[2] ? 0 : 1; class < 2; class ++) {
+    for (int class = 0; class < 2; class ++) {
         const unsigned k = class ? coded[3] / 16 : coded[3] % 16;
-        for (size_t at = 0;; at++) {
-            if (!get_number(coded + 4, len - 4, &pos, true, k, NB_ULP_GAP_BITS, &v))
+        uint64_t at = 0;
+        for (size_t i = 0; i < count[class]; i++, at++) {
+            at += ((uint64_t)gaps[class][i] << k) + get_low(coded, len, &pos, k);
+            if (at >= class_size[class])
                 return -EBADMSG;
-            at += v;
-            if (at > class_size[class])
-                return -EBADMSG;
-            if (at == class_size[class])
-                break;
             changed[class][at] = 1;
         }
     }
     memmove(dst, ref, n * w);
-    for (size_t i = 0, at[2] = {0, 0}; i < n; i++) {
+    for (size_t i = 0, j = 0, at[2] = {0, 0}; i < n; i++) {
         const uint32_t r = load(dst + i * w, w);
-        if (!changed[class_of[i]][at[class_of[i]]++])
+        if (!part_changes[i / part] || !changed[class_of[i]][at[class_of[i]]++])
             continue;
-        if (!get_number(coded + 4, len - 4, &pos, unary, 1 + low_bits(w, coded[1], exponent(&map, w, r)),
-                        8 * w, &v))
-            return -EBADMSG;
+        const unsigned k = 1 + low_bits(w, coded[1], exponent(&map, w, r));
+        const uint32_t v = highs[j] < NB_ULP_ESCAPE ? highs[j] << k | get_low(coded, len, &pos, k)
+                                                    : get_low(coded, len, &pos, 8 * w);
         const int64_t z = (int64_t)(((uint64_t)v + 1) & all), d = z & 1 ? -(z / 2) - 1 : z / 2;
         store(dst + i * w, w, pattern(&map, w, wrap(w, ordered(&map, w, r) + d)));
+        j++;
     }
-    return (pos + 7) / 8 == len - 4 ? 0 : -EBADMSG;
+    return (pos + 7) / 8 == len ? 0 : -EBADMSG;
 }
 
 #define VARIANT(w) \
