@@ -8,6 +8,7 @@
 
 #define BITS64 (8u * W)
 #define ALL64 (UINT32_MAX >> (32 - BITS64))
+#define PART_WORDS (SPARSE_PART / 64)
 
 static inline uint32_t NAME(sparse_pattern)(const uint8_t *p)
 {
@@ -96,37 +97,44 @@ static inline uint64_t NAME(often)(const uint8_t *ref, size_t n, size_t i, uint3
     return NAME(below)(padded, bound) & ((UINT64_C(1) << (n - 64 * i)) - 1);
 }
 
+/* Return word i of the mask of changed values. Values behind the n-th have no bit. */
+static inline uint64_t NAME(changes)(const uint8_t *cur, const uint8_t *ref, size_t n, size_t i)
+{
+    uint8_t a[64 * W], b[64 * W];
+
+    if (n - 64 * i >= 64)
+        return NAME(changed)(cur + 64 * i * W, ref + 64 * i * W);
+    NAME(pad_word)(cur, n, i, a);
+    NAME(pad_word)(ref, n, i, b);
+    return NAME(changed)(a, b);
+}
+
 /* Mark the changed values and the parts that have some. Return their number, or a number above `most` as soon
  * as there are more. */
 static inline size_t NAME(find)(const uint8_t *cur, const uint8_t *ref, size_t n, size_t most,
                                 uint64_t *masks, uint64_t *parts)
 {
-    const size_t words = (n + 63) / 64;
     size_t m = 0;
 
     *parts = 0;
-    for (size_t i = 0, end; i < words; i = end) {
-        uint64_t any = 0;
+    for (size_t i = 0; 64 * i < n && m <= most; i += PART_WORDS) {
+        uint64_t part[PART_WORDS] = {0}, any = 0;
 
-        end = words - i < SPARSE_PART / 64 ? words : i + SPARSE_PART / 64;
-        for (size_t j = i; j < end; j++) {
-            if (__builtin_expect(n - 64 * j >= 64, 1)) {
-                masks[j] = NAME(changed)(cur + 64 * j * W, ref + 64 * j * W);
-            } else {
-                uint8_t a[64 * W], b[64 * W];
-                NAME(pad_word)(cur, n, j, a);
-                NAME(pad_word)(ref, n, j, b);
-                masks[j] = NAME(changed)(a, b);
-            }
-            any |= masks[j];
-        }
+        if (__builtin_expect(n - 64 * i >= SPARSE_PART, 1))
+            for (size_t j = 0; j < PART_WORDS; j++)
+                part[j] = NAME(changed)(cur + 64 * (i + j) * W, ref + 64 * (i + j) * W);
+        else
+            for (size_t j = 0; 64 * (i + j) < n; j++)
+                part[j] = NAME(changes)(cur, ref, n, i + j);
+        for (size_t j = 0; j < PART_WORDS; j++)
+            any |= part[j];
         if (!any)
             continue;
-        *parts |= UINT64_C(1) << i / (SPARSE_PART / 64);
-        for (size_t j = i; j < end; j++)
-            m += (size_t)__builtin_popcountll(masks[j]);
-        if (m > most)
-            break;
+        *parts |= UINT64_C(1) << i / PART_WORDS;
+        for (size_t j = 0; j < PART_WORDS; j++) {
+            masks[i + j] = part[j];
+            m += (size_t)__builtin_popcountll(part[j]);
+        }
     }
     return m;
 }
@@ -145,7 +153,7 @@ static inline size_t NAME(part_words)(uint64_t parts, size_t n, uint16_t *words)
     for (; parts; parts &= parts - 1) {
         const size_t from = (size_t)__builtin_ctzll(parts) * SPARSE_PART;
 
-        for (size_t i = 0; i < SPARSE_PART / 64; i++)
+        for (size_t i = 0; i < PART_WORDS; i++)
             words[count++] = (uint16_t)(from / 64 + i);
         values += n - from < SPARSE_PART ? n - from : SPARSE_PART;
     }
@@ -160,7 +168,8 @@ static inline uint32_t NAME(sparse_order)(uint32_t x, uint32_t flip)
 
 /* Turn the patterns of n changed values, in v, and of their references, in e, into zigzagged differences less
  * one and the references' exponents. */
-static inline void NAME(sparse_measure)(const struct nb_ulp_map *map, size_t n, uint32_t *v, uint32_t *e)
+static __attribute__((noinline)) void NAME(sparse_measure)(const struct nb_ulp_map *map, size_t n,
+                                                           uint32_t *v, uint32_t *e)
 {
     const uint32_t flip = map->plain ? 0 : ALL64 >> 1;
     const unsigned shift = map->shift;
@@ -182,7 +191,8 @@ static inline uint32_t NAME(sparse_low)(unsigned c, uint32_t e)
 }
 
 /* Return the bits of n changed values with c. */
-static inline uint32_t NAME(sparse_price)(const uint32_t *v, const uint32_t *e, size_t n, unsigned c)
+static __attribute__((noinline)) uint32_t NAME(sparse_price)(const uint32_t *v, const uint32_t *e, size_t n,
+                                                             unsigned c)
 {
     uint32_t sum = 0;
 
@@ -219,8 +229,9 @@ static inline void NAME(sparse_sample)(const uint32_t *from, size_t m, size_t n,
 }
 
 /* Choose the reading of the next records, and c, by the patterns of a sample of n changed values. */
-static inline void NAME(sparse_read)(struct nb_ulp_sparse *s, const struct nb_ulp_map *maps,
-                                     const uint32_t *x, const uint32_t *r, size_t n)
+static __attribute__((noinline)) void NAME(sparse_read)(struct nb_ulp_sparse *s,
+                                                        const struct nb_ulp_map *maps, const uint32_t *x,
+                                                        const uint32_t *r, size_t n)
 {
     uint32_t least = UINT32_MAX;
 
@@ -245,8 +256,8 @@ static inline void NAME(sparse_read)(struct nb_ulp_sparse *s, const struct nb_ul
 }
 
 /* Choose the split of the next records by the exponents of m changed values. */
-static inline void NAME(sparse_split)(struct nb_ulp_sparse *s, const uint8_t *ref, size_t n,
-                                      const uint32_t *e, size_t m)
+static __attribute__((noinline)) void NAME(sparse_split)(struct nb_ulp_sparse *s, const uint8_t *ref,
+                                                         size_t n, const uint32_t *e, size_t m)
 {
     uint32_t values[256] = {0}, changes[256] = {0};
 
@@ -259,9 +270,10 @@ static inline void NAME(sparse_split)(struct nb_ulp_sparse *s, const uint8_t *re
 
 /* Write the gaps of m changes, places among the values of `words`, by their class: 0 frequent values, 1
  * others. count and values get the changes and the values of both. */
-static inline void NAME(sparse_gaps)(const uint32_t *at, size_t m, const uint16_t *words, size_t all,
-                                     const uint8_t *ref, size_t n, uint32_t bound,
-                                     uint16_t gaps[2][SPARSE_CHANGES], size_t *count, size_t *values)
+static __attribute__((noinline)) void NAME(sparse_gaps)(const uint32_t *at, size_t m, const uint16_t *words,
+                                                        size_t all, const uint8_t *ref, size_t n,
+                                                        uint32_t bound, uint16_t gaps[2][SPARSE_CHANGES],
+                                                        size_t *count, size_t *values)
 {
     count[0] = values[0] = 0;
     count[1] = m;
@@ -571,3 +583,4 @@ static int NAME(decode_sparse)(const uint8_t *coded, size_t len, const uint8_t *
 
 #undef BITS64
 #undef ALL64
+#undef PART_WORDS
