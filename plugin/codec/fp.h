@@ -29,8 +29,8 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
-/* Each row of a table gets its own copy of the operations, in which the row's type is a constant. Sanitizers
- * and builds without optimisation leave the choice to the compiler: the copies would take it a minute a file. */
+/* Each row of a table gets its own copy of the operations, in which the row's type is a constant. With
+ * sanitizers and without optimisation the compiler decides: copies would take it a minute a file. */
 #if defined(__has_feature)
 #define NB_HAS(feature) __has_feature(feature)
 #else

@@ -135,7 +135,7 @@ static __attribute__((noinline)) uint32_t gaps_price(const uint16_t *gaps, size_
 }
 
 /* Choose the parameter of n gaps among `values` values. */
-static __attribute__((noinline)) unsigned gaps_choose(const uint16_t *gaps, size_t n, size_t values)
+static __attribute__((noinline, unused)) unsigned gaps_choose(const uint16_t *gaps, size_t n, size_t values)
 {
     uint32_t price, next;
     unsigned k, start;
@@ -212,7 +212,8 @@ static __attribute__((noinline)) uint32_t places_price(uint32_t values, uint32_t
 
 /* Choose the exponent that splits values into those that change often and others, from the number of values
  * and of changes with each exponent. Return 0 where a split saves too little. */
-static __attribute__((noinline)) unsigned split_choose(const uint32_t *values, const uint32_t *changes)
+static __attribute__((noinline, unused)) unsigned split_choose(const uint32_t *values,
+                                                               const uint32_t *changes)
 {
     uint32_t v = 0, m = 0, low_v = 0, low_m = 0, whole, best;
     unsigned at = 0;
