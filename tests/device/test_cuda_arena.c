@@ -53,13 +53,41 @@ static void test_arena(void)
 #define MIB ((size_t)1 << 20)
 
 static pthread_mutex_t *lock; /* of the GPU, which engines take */
-static unsigned creations;
+static unsigned waits;
 
 static void engine_may_go_on(void)
 {
     CHECK(pthread_mutex_trylock(lock) == 0);
     pthread_mutex_unlock(lock);
-    creations++;
+    waits++;
+}
+
+/* Memory that a communicator takes while it connects. */
+static void test_connect(void)
+{
+    struct nb_device *dev;
+    struct nb_ring *ring;
+    void *state;
+    int mode;
+
+    fake = (struct fake_settings){.memory = 1024 * MIB};
+    dev = open_device(COMM);
+    lock = &gpu_of(dev)->lock;
+    ring = &gpu_of(dev)->ring;
+    CHECK(nb_cuda_enter(&gpu_of(dev)->cuda, &mode) == 0);
+    fake.waiting = engine_may_go_on;
+    CHECK(nb_ring_reserve(ring, ring->work_bytes + 1, 2 * MIB, ring->most + 1, lock) == 0);
+    CHECK(waits >= 4 && ring->work_bytes % 256 == 0 && ring->scratch_bytes == 2 * MIB); /* the arena grew */
+    waits = 0;
+    CHECK(nb_ring_reserve(ring, ring->work_bytes, 1, ring->most, lock) == 0 && waits == 0);
+    nb_cuda_leave(&gpu_of(dev)->cuda, mode);
+    state = dev->ops->alloc(dev, NB_PLACE_STATE, 200 * MIB);
+    CHECK(state && waits >= 1);
+    dev->ops->free(dev, NB_PLACE_STATE, state, 200 * MIB);
+    fake.waiting = NULL;
+    close_device(dev);
+    CHECK(fake_alive() == 0);
+    waits = 0;
 }
 
 static void *payload(struct nb_device *dev, size_t bytes)
@@ -80,10 +108,10 @@ static void test_payloads(void)
     CHECK(payload(dev, 1) == NULL); /* NCCL's buffers are pinned */
     nb_device_pointers(&ctx, 1);
     lock = &gpu_of(dev)->lock;
-    fake.creating = engine_may_go_on;
+    fake.waiting = engine_may_go_on;
     a = payload(dev, 20 * MIB);
     b = payload(dev, 10 * MIB + 1);
-    CHECK(a && b && a + 20 * MIB <= b && ((uintptr_t)a | (uintptr_t)b) % 4096 == 0 && creations == 2);
+    CHECK(a && b && a + 20 * MIB <= b && ((uintptr_t)a | (uintptr_t)b) % 4096 == 0 && waits == 2);
     /* A later communicator takes what one has left, also where it needs less. */
     mapped = fake_created();
     dev->ops->free(dev, NB_PLACE_PAYLOAD, a, 20 * MIB);
@@ -108,7 +136,7 @@ static void test_payloads(void)
     dev->ops->free(dev, NB_PLACE_PAYLOAD, a, 20 * MIB);
     dev->ops->free(dev, NB_PLACE_PAYLOAD, wire, 20 * MIB);
     CHECK(payload(dev, 900 * MIB) == NULL && warnings == 0); /* the job's reserve */
-    fake.creating = NULL;
+    fake.waiting = NULL;
     /* Both kinds come and go, and none lies in another. */
     wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 1);
     for (int round = 0; round < 500; round++) {
@@ -144,6 +172,7 @@ int main(void)
 {
     fixture_open();
     test_arena();
+    test_connect();
     test_payloads();
     fixture_close();
     printf("the arena grows, and is used again\n");

@@ -285,6 +285,8 @@ static nb_cu_result fStreamDestroy_v2(nb_cu_stream stream)
 static nb_cu_result fStreamSynchronize(nb_cu_stream stream)
 {
     CALL_IN_CONTEXT("cuStreamSynchronize");
+    if (fake.waiting)
+        fake.waiting();
     fake_wait(stream);
     return 0;
 }
@@ -498,6 +500,8 @@ static nb_cu_result fMemcpyAsync(nb_cu_ptr dst, nb_cu_ptr src, size_t bytes, nb_
 static nb_cu_result fMemsetD8Async(nb_cu_ptr at, unsigned char v, size_t n, nb_cu_stream stream)
 {
     CALL_IN_CONTEXT("cuMemsetD8Async");
+    if (fake.waiting)
+        fake.waiting();
     return set_memory(at, v, n, stream);
 }
 

@@ -27,7 +27,8 @@ struct fake_settings {
     int emulate;            /* 1: the kernel's own source on emulated threads, 0: a C rendering of
                                kernels.h */
     int no_dmabuf;          /* no descriptors for GPU memory */
-    void (*creating)(void); /* called while memory of the GPU is made. NULL: nothing */
+    void (*waiting)(void);  /* called by calls that may wait for kernels or for other calls: memory that is
+                               made, pinned or set, streams that are waited for. NULL: nothing */
     unsigned lazy_us;       /* delay before a kernel begins */
     _Atomic int never;      /* a kernel never begins */
     _Atomic int stuck;      /* a kernel begins but idles until it is told to end */

@@ -170,6 +170,8 @@ void fake_gpu_window_free(void *at)
 nb_cu_result fMemHostAlloc(void **p, size_t bytes, unsigned flags)
 {
     CALL_IN_CONTEXT("cuMemHostAlloc");
+    if (fake.waiting)
+        fake.waiting();
     if (!(flags & NB_CU_HOST_DEVICEMAP))
         fake_wrong("pinned memory that is not mapped");
     *p = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
@@ -284,8 +286,8 @@ nb_cu_result fMemCreate(unsigned long long *handle, size_t bytes, const struct n
 {
     (void)flags;
     CALL_IN_CONTEXT("cuMemCreate");
-    if (fake.creating)
-        fake.creating();
+    if (fake.waiting)
+        fake.waiting();
     if (prop->type != NB_CU_ALLOC_PINNED || prop->location.type != NB_CU_LOCATION_DEVICE)
         fake_wrong("memory somewhere else");
     pthread_mutex_lock(&fake_lock);

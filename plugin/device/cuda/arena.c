@@ -2,8 +2,8 @@
 /*
  * GPU memory of nibble's own: residuals, references, sums, the kernel's workspaces.
  *
- * Threads: one at a time (the lock of struct nb_gpu, which nb_arena_grow and nb_arena_take_whole take by
- * themselves), with the context entered. nb_arena_cut, nb_arena_give and nb_arena_give_whole need no
+ * Threads: one at a time (the lock of struct nb_gpu, which nb_arena_take, nb_arena_take_whole and nb_arena_grow
+ * take by themselves), with the context entered. nb_arena_cut, nb_arena_give and nb_arena_give_whole need no
  * context.
  *
  * Addresses for all of the GPU's memory are reserved once. Physical memory is mapped behind them on demand,
@@ -284,14 +284,22 @@ nb_cu_ptr nb_arena_cut(struct nb_arena *a, size_t bytes)
     return bytes > SIZE_MAX / 2 ? 0 : cut(a, round_up(bytes ? bytes : 1, ALIGN));
 }
 
-nb_cu_ptr nb_arena_take(struct nb_arena *a, size_t bytes)
+nb_cu_ptr nb_arena_take(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
 {
-    nb_cu_ptr at = nb_arena_cut(a, bytes);
+    nb_cu_ptr at;
+    bool grows;
 
-    if (!at && bytes <= SIZE_MAX / 2 && !nb_arena_grow(a, bytes ? bytes : 1, NULL))
+    do { /* anew where another thread has taken what was just mapped */
+        hold(lock);
         at = nb_arena_cut(a, bytes);
-    if (!at)
+        let_go(lock);
+        grows = !at && bytes <= SIZE_MAX / 2 && !nb_arena_grow(a, bytes ? bytes : 1, lock);
+    } while (grows);
+    if (!at) {
+        hold(lock);
         a->refused++;
+        let_go(lock);
+    }
     return at;
 }
 

@@ -190,9 +190,7 @@ int nb_cuda_device_open(struct nb_context *ctx, const struct nb_device_wish *wis
     if (!ret)
         ret = nb_cuda_enter(&d->gpu->cuda, &mode);
     if (!ret) {
-        pthread_mutex_lock(&d->gpu->lock);
-        ret = nb_ring_reserve(&d->gpu->ring, work, scratch, (unsigned)wish->nnodes);
-        pthread_mutex_unlock(&d->gpu->lock);
+        ret = nb_ring_reserve(&d->gpu->ring, work, scratch, (unsigned)wish->nnodes, &d->gpu->lock);
         nb_cuda_leave(&d->gpu->cuda, mode);
     }
     for (unsigned i = 0; i < 3 && !ret; i++)

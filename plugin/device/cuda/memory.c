@@ -251,9 +251,7 @@ static nb_cu_ptr alloc_state(struct nb_cuda_device *d, size_t bytes)
     }
     if (nb_cuda_enter(&d->gpu->cuda, &mode))
         return 0;
-    pthread_mutex_lock(&d->gpu->lock);
-    at = nb_arena_take(&d->gpu->arena, bytes);
-    pthread_mutex_unlock(&d->gpu->lock);
+    at = nb_arena_take(&d->gpu->arena, bytes, &d->gpu->lock);
     nb_cuda_leave(&d->gpu->cuda, mode);
     return at;
 }

@@ -41,7 +41,7 @@ int nb_ring_open(struct nb_ring *r, struct nb_arena *arena, const struct nb_cloc
     r->host = nb_cuda_pinned(r->cuda, sizeof(*r->host));
     if (!r->host)
         return -ENOMEM;
-    r->state = nb_arena_take(arena, sizeof(struct nb_gpu_state));
+    r->state = nb_arena_take(arena, sizeof(struct nb_gpu_state), NULL);
     if (!r->state) {
         NB_WARN("cuda: GPU %d has no memory for the ring", r->cuda->ordinal);
         return -ENOMEM;
@@ -60,13 +60,38 @@ void nb_ring_close(struct nb_ring *r)
     memset(r, 0, sizeof(*r)); /* the rest belongs to the arena */
 }
 
-/* Replace the memory of all entries by larger memory. Descriptors in flight may be using the old memory,
- * which therefore stays until the end. This happens when a communicator of more nodes than earlier ones
+/* Give all entries larger arrays of sources. Descriptors in flight use the old ones, which therefore stay until
+ * the end, like the memory of reserve_memory. This happens when a communicator of more nodes than earlier ones
  * connects. */
-static int reserve_memory(struct nb_ring *r, size_t work, size_t scratch)
+static int reserve_sources(struct nb_ring *r, unsigned sources, pthread_mutex_t *lock)
 {
-    size_t each = (work + 255) / 256 * 256, also = (scratch + 255) / 256 * 256;
-    nb_cu_ptr at = nb_arena_take(r->arena, (each + also) * NB_GPU_RING);
+    struct nb_gpu_source *array = nb_cuda_pinned(r->cuda, (size_t)NB_GPU_RING * sources * sizeof(*array));
+    bool room, used;
+
+    if (!array)
+        return -ENOMEM;
+    pthread_mutex_lock(lock);
+    room = r->npinned < sizeof(r->pinned) / sizeof(*r->pinned);
+    used = room && sources > r->most; /* else another communicator has been faster */
+    if (used) {
+        r->pinned[r->npinned++] = array;
+        for (unsigned i = 0; i < NB_GPU_RING; i++)
+            r->entry[i].sources = array + (size_t)i * sources;
+        r->most = sources;
+    }
+    pthread_mutex_unlock(lock);
+    if (!used)
+        nb_cuda_unpin(r->cuda, array);
+    if (room)
+        return 0;
+    NB_WARN("cuda: communicators of too many sizes on GPU %d", r->cuda->ordinal);
+    return -ENOMEM;
+}
+
+/* Replace the memory of all entries by `each` and `also` bytes. */
+static int reserve_memory(struct nb_ring *r, size_t each, size_t also, pthread_mutex_t *lock)
+{
+    const nb_cu_ptr at = nb_arena_take(r->arena, (each + also) * NB_GPU_RING, lock);
     int ret;
 
     if (!at) {
@@ -79,35 +104,42 @@ static int reserve_memory(struct nb_ring *r, size_t work, size_t scratch)
         ret = NB_CU(r->cuda->cu, "workspaces", StreamSynchronize(r->stream));
     if (ret)
         return ret;
-    for (unsigned i = 0; i < NB_GPU_RING; i++) {
-        r->entry[i].work_at = at + i * each;
-        r->entry[i].scratch_at = at + NB_GPU_RING * each + i * also;
+    pthread_mutex_lock(lock);
+    if (each >= r->work_bytes && also >= r->scratch_bytes) {
+        for (unsigned i = 0; i < NB_GPU_RING; i++) {
+            r->entry[i].work_at = at + i * each;
+            r->entry[i].scratch_at = at + NB_GPU_RING * each + i * also;
+        }
+        r->work_bytes = each;
+        r->scratch_bytes = also;
+    } else { /* another communicator has been faster, and needs more of one */
+        nb_arena_give(r->arena, at);
     }
-    r->work_bytes = each;
-    r->scratch_bytes = also;
+    pthread_mutex_unlock(lock);
     return 0;
 }
 
-int nb_ring_reserve(struct nb_ring *r, size_t work, size_t scratch, unsigned sources)
+int nb_ring_reserve(struct nb_ring *r, size_t work, size_t scratch, unsigned sources, pthread_mutex_t *lock)
 {
-    if (sources > r->most) {
-        struct nb_gpu_source *array;
-        if (r->npinned == sizeof(r->pinned) / sizeof(*r->pinned)) {
-            NB_WARN("cuda: communicators of too many sizes on GPU %d", r->cuda->ordinal);
-            return -ENOMEM;
-        }
-        array = nb_cuda_pinned(r->cuda, (size_t)NB_GPU_RING * sources * sizeof(*array));
-        if (!array)
-            return -ENOMEM;
-        r->pinned[r->npinned++] = array;
-        for (unsigned i = 0; i < NB_GPU_RING; i++)
-            r->entry[i].sources = array + (size_t)i * sources;
-        r->most = sources;
-    }
-    if (work <= r->work_bytes && scratch <= r->scratch_bytes)
-        return 0;
-    return reserve_memory(r, work > r->work_bytes ? work : r->work_bytes,
-                          scratch > r->scratch_bytes ? scratch : r->scratch_bytes);
+    size_t each, also;
+    bool many, large;
+    int ret = 0;
+
+    work = (work + 255) / 256 * 256;
+    scratch = (scratch + 255) / 256 * 256;
+    do {
+        pthread_mutex_lock(lock);
+        many = sources > r->most;
+        large = work > r->work_bytes || scratch > r->scratch_bytes;
+        each = work > r->work_bytes ? work : r->work_bytes;
+        also = scratch > r->scratch_bytes ? scratch : r->scratch_bytes;
+        pthread_mutex_unlock(lock);
+        if (many)
+            ret = reserve_sources(r, sources, lock);
+        else if (large)
+            ret = reserve_memory(r, each, also, lock);
+    } while (!ret && (many || large));
+    return ret;
 }
 
 /* ---- Results ------------------------------------------------------------------------------------------- */
