@@ -130,7 +130,7 @@ void nccl_kernel(void *arg)
 
 uint64_t launch(nb_cu_stream stream, uint64_t comm, struct operation *op, enum operations what)
 {
-    uint64_t number = nb_launch_begin(&ctx, GPU, comm, NODES, stream, what == ALL_REDUCE);
+    uint64_t number = nb_launch_begin(&ctx, GPU, comm, NODES, stream, what == ALL_REDUCE, true);
 
     fake_run(stream, nccl_kernel, op);
     nb_launch_end(&ctx, number);

@@ -113,7 +113,7 @@ static void test_contexts(void)
     CHECK(nb_device_choose(&ctx, &wish, &dev) == 0 && gpu_of(dev)->launches.how == NB_LAUNCH_RESIDENT);
     close_device(dev);
     /* the other context's kernel is not this one's */
-    CHECK(nb_launch_begin(&ctx, GPU, COMM, NODES, stream, true) == 0);
+    CHECK(nb_launch_begin(&ctx, GPU, COMM, NODES, stream, true, true) == 0);
     nb_launch_attached(&other, GPU, 1);
     close_device(others);
     CHECK(nb_device_choose(&ctx, &wish, &dev) == 0 && nb_device_choose(&other, &wish, &others) == 0);

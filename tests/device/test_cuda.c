@@ -23,7 +23,7 @@ static int live(void)
         wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 65536);
         state = dev->ops->alloc(dev, NB_PLACE_STATE, 100 << 20); /* grows */
         dev->ops->turn(dev, 1); /* the engine's first turn: the communicator is connected */
-        number = nb_launch_begin(&ctx, GPU, COMM, NODES, stream, true);
+        number = nb_launch_begin(&ctx, GPU, COMM, NODES, stream, true, true);
         fake_run(stream, nccl_kernel, &op);
         nb_launch_end(&ctx, number);
         nb_launch_posted(&ctx, number, false);

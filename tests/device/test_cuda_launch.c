@@ -132,6 +132,7 @@ static void test_graph(void)
     struct buffers b;
     struct operation op[2] = {{0}};
     struct replayer r = {0};
+    const unsigned warned = warnings;
     nb_cu_stream stream;
     pthread_t thread;
 
@@ -158,7 +159,8 @@ static void test_graph(void)
         while (!atomic_load(&r.done))
             dev->ops->turn(dev, 0);
         pthread_join(thread, NULL);
-        /* an uncaptured one in between */
+        /* an uncaptured one in between, and one that only sends and receives */
+        CHECK(nb_launch_begin(&ctx, GPU, COMM, NODES, stream, false, false) == 0 && warnings == warned);
         struct operation eager = {0};
         CHECK(launch(stream, COMM, &eager, replay % 2 ? GATHER : ALL_REDUCE) != 0);
         while (!atomic_load(&eager.begun))
@@ -223,10 +225,10 @@ static void test_attach(void)
     fake = (struct fake_settings){0};
     dev = open_device(COMM);
     stream = fake_stream();
-    CHECK(nb_launch_begin(&ctx, GPU, stranger, NODES, stream, true) == 0);
-    CHECK(nb_launch_begin(&ctx, GPU, child, NODES, stream, true) == 0);
+    CHECK(nb_launch_begin(&ctx, GPU, stranger, NODES, stream, true, true) == 0);
+    CHECK(nb_launch_begin(&ctx, GPU, child, NODES, stream, true, true) == 0);
     dev->ops->shares(dev, child);
-    CHECK(nb_launch_begin(&ctx, GPU, stranger, NODES, stream, true) == 0);
+    CHECK(nb_launch_begin(&ctx, GPU, stranger, NODES, stream, true, true) == 0);
     struct operation op = {.may_end = 1};
     CHECK(launch(stream, child, &op, ALL_REDUCE) != 0);
     while (dev->ops->turn(dev, 0))

@@ -314,7 +314,7 @@ static void prepare(struct comm *c, int r, unsigned i)
 static void launch(int r, unsigned i, uint64_t id)
 {
     struct comm *c = &now.comm[r][i];
-    const uint64_t number = nb_launch_begin(&now.ctx[r], r, id, 2, c->stream, is_sum(c));
+    const uint64_t number = nb_launch_begin(&now.ctx[r], r, id, 2, c->stream, is_sum(c), true);
 
     model_launch(c->stream, &c->op.nccl);
     nb_launch_end(&now.ctx[r], number);

@@ -172,7 +172,7 @@ static void engine_main(void *argument)
 static uint64_t captured(nb_cu_stream stream, uint64_t id, struct model_kernel *k, struct model_graph **graph)
 {
     model_capture(stream);
-    const uint64_t number = nb_launch_begin(&ctx, 0, id, 2, stream, true);
+    const uint64_t number = nb_launch_begin(&ctx, 0, id, 2, stream, true, true);
     model_launch(stream, k);
     nb_launch_end(&ctx, number);
     nb_launch_posted(&ctx, number, false);

@@ -600,12 +600,12 @@ static void attached(struct nb_context *ctx, int device, int by)
 }
 
 static uint64_t kernel_begins(struct nb_context *ctx, int device, uint64_t comm_id, int nnodes, void *stream,
-                              bool sums)
+                              bool sums, bool eager)
 {
     (void)ctx;
     (void)device;
     (void)stream;
-    note(comm_id == 5 && nnodes == 2 ? "begin" : "wrong", sums);
+    note(comm_id != 5 || nnodes != 2 ? "wrong" : eager ? "begin" : "captured", sums);
     return 1;
 }
 
@@ -673,11 +673,13 @@ START_TEST(kernels)
     ck_assert_str_eq(kernel_of(ev, sum, "COLLNET_DIRECT", 1), "begin1 end1 posted0");
     ck_assert_str_eq(kernel_of(ev, both, "COLLNET_DIRECT", 1), "begin1 end1 handed5 posted0");
     ck_assert_str_eq(kernel_of(ev, none, NULL, 1), "");
-    /* a captured call: its launches have no further calls */
+    /* A captured call: its launches have no further calls. The observer knows
+     * whether it is one. */
     ck_assert_ptr_nonnull(nb_events_call(
         ev,
         &(struct nb_events_call){.func = "AllReduce", .type = "ncclFloat32", .count = 10, .captured = 1}));
-    ck_assert_str_eq(kernel_of(ev, none, NULL, 1), "begin1 end1 posted1");
+    ck_assert_str_eq(kernel_of(ev, none, NULL, 1), "captured0 end1 posted1");
+    ck_assert_str_eq(kernel_of(ev, scatter, "RING", 1), "begin0 end1 posted1");
     while (nb_queue_take(q, &(struct nb_record){0}, 1))
         ;
     nb_events_destroy(ev);

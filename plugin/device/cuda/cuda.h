@@ -51,11 +51,13 @@ int nb_copier_copy(struct nb_cuda_copier *copier, void *dst, const void *src, si
 void nb_launch_attached(struct nb_context *ctx, int gpu, int by);
 
 /* Begin a launch: NCCL is about to launch a kernel of communicator `comm_id` (of `nnodes` nodes) on `stream`,
- * a CUstream of the calling thread's context. The stream is captured until nb_launch_end. `sums`: the kernel
- * may have all-reduces. Return a nonzero number for the next two, or 0 without a launch: the communicator has
- * no codecs on this GPU, and is no known child of one that has (device.h, `shares`). */
+ * a CUstream of the calling thread's context. The stream is captured until nb_launch_end. The kernel may
+ * have collectives: uncaptured ones where `eager`, and among these all-reduces where `sums`, otherwise only
+ * captured ones, so that on a stream that is not captured it has none. Return a nonzero number for the next
+ * two, or 0 without a launch: the kernel has none, or the communicator has no codecs on this GPU, and is no
+ * known child of one that has (device.h, `shares`). */
 uint64_t nb_launch_begin(struct nb_context *ctx, int gpu, uint64_t comm_id, int nnodes, void *stream,
-                         bool sums);
+                         bool sums, bool eager);
 
 /* Note that NCCL has launched its kernel, and has still to hand it over to its proxy (end), and that NCCL has
  * handed it over (posted). The first launches both kernels. `counts`: all operations of the launch that come

@@ -274,10 +274,10 @@ void nb_launches_close(struct nb_launches *l);
  * entered. */
 void nb_launches_forget(struct nb_launches *l);
 
-/* Begin a launch: NCCL is about to launch a kernel on `stream`, which is captured until the join. `sums`: the
- * kernel may have all-reduces. Return a nonzero ticket of 48 bits for the two below, or 0 without a launch
- * (the device works in batches or has failed, or an error was logged). */
-uint64_t nb_launches_fork(struct nb_launches *l, nb_cu_stream stream, bool sums);
+/* Begin a launch: NCCL is about to launch a kernel on `stream`, which is captured until the join. `sums`,
+ * `eager`: of nb_launch_begin. Return a nonzero ticket of 48 bits for the two below, or 0 without a launch (the
+ * device works in batches or has failed, the kernel has no collectives, or an error was logged). */
+uint64_t nb_launches_fork(struct nb_launches *l, nb_cu_stream stream, bool sums, bool eager);
 /* Launch both kernels, or ours behind NCCL's: NCCL has launched its kernel, and has still to hand it over to
  * its proxy. Once for each ticket. */
 void nb_launches_join(struct nb_launches *l, uint64_t ticket);

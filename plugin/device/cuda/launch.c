@@ -338,8 +338,9 @@ static int begin_capture(struct nb_launches *l, nb_cu_stream stream, nb_cu_strea
     return ret;
 }
 
-/* Fork. Return 0 and the place, or a negative errno after a WARN and without a kernel. */
-static int fork_beside(struct nb_launches *l, nb_cu_stream stream, bool sums, int *place)
+/* Fork. Return 0 and the place, or a negative errno without a kernel: -ENOMSG where NCCL's needs none, others
+ * after a WARN. */
+static int fork_beside(struct nb_launches *l, nb_cu_stream stream, bool sums, bool eager, int *place)
 {
     const struct nb_cuda *cu = l->cuda->cu;
     nb_cu_stream ours = l->stream;
@@ -350,6 +351,8 @@ static int fork_beside(struct nb_launches *l, nb_cu_stream stream, bool sums, in
     if (ret)
         return ret;
     const bool captured = capturing != NB_CU_CAPTURE_NONE;
+    if (!captured && !eager)
+        return -ENOMSG;
     *place = find_place(l, captured);
     if (*place < 0) {
         NB_WARN("cuda: GPU %d: no place for another %s launch beside NCCL's", l->cuda->ordinal,
@@ -479,7 +482,7 @@ static struct nb_beside *place_of(struct nb_launches *l, uint64_t ticket, unsign
     return b->gen == (uint16_t)(ticket >> 32) ? b : NULL;
 }
 
-uint64_t nb_launches_fork(struct nb_launches *l, nb_cu_stream stream, bool sums)
+uint64_t nb_launches_fork(struct nb_launches *l, nb_cu_stream stream, bool sums, bool eager)
 {
     uint64_t ticket = 0;
     int mode, place = -1;
@@ -487,7 +490,7 @@ uint64_t nb_launches_fork(struct nb_launches *l, nb_cu_stream stream, bool sums)
     if (l->how != NB_LAUNCH_RESIDENT || atomic_load(&l->ring->failed) || nb_cuda_enter(l->cuda, &mode))
         return 0;
     pthread_mutex_lock(&l->lock);
-    if (!fork_beside(l, stream, sums, &place))
+    if (!fork_beside(l, stream, sums, eager, &place))
         ticket = (uint64_t)l->beside[place].gen << 32 | ((uint64_t)place + 1);
     pthread_mutex_unlock(&l->lock);
     nb_cuda_leave(l->cuda, mode);

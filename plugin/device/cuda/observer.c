@@ -71,7 +71,7 @@ void nb_launch_attached(struct nb_context *ctx, int gpu, int by)
 #define TICKET_MASK ((UINT64_C(1) << TICKET_BITS) - 1)
 
 uint64_t nb_launch_begin(struct nb_context *ctx, int gpu, uint64_t comm_id, int nnodes, void *stream,
-                         bool sums)
+                         bool sums, bool eager)
 {
     struct nb_gpus *gpus = ctx->gpus;
     struct nb_gpu *g;
@@ -82,7 +82,7 @@ uint64_t nb_launch_begin(struct nb_context *ctx, int gpu, uint64_t comm_id, int 
     g = nb_gpus_find(gpus, gpu, comm_id);
     if (!g)
         return 0;
-    ticket = nb_launches_fork(&g->launches, stream, sums);
+    ticket = nb_launches_fork(&g->launches, stream, sums, eager);
     if (ticket)
         number = (uint64_t)g->serial << TICKET_BITS | ticket;
     nb_gpus_unfind(gpus, g);

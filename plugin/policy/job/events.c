@@ -344,24 +344,24 @@ static _Thread_local struct {
 #define OPERATION 0x3u
 #define GROUP 0x5u
 
-/* Return whether a user's call of this function may be in the next launch. Captured calls count for good,
- * since no event says when they are launched. */
+/* Return whether an uncaptured call of this function may be in the next launch. */
 static bool may_have(struct nb_events *ev, int func)
 {
-    return atomic_load_explicit(&ev->pending[func], memory_order_relaxed) > 0 ||
-           atomic_load_explicit(&ev->kept_next, memory_order_relaxed) > 0;
+    return atomic_load_explicit(&ev->pending[func], memory_order_relaxed) > 0;
 }
 
 void *nb_events_kernel(struct nb_events *ev, void *stream)
 {
     const bool sums = may_have(ev, NB_FUNC_ALL_REDUCE);
-    const bool any = sums || may_have(ev, NB_FUNC_ALL_GATHER) || may_have(ev, NB_FUNC_REDUCE_SCATTER);
+    const bool eager = sums || may_have(ev, NB_FUNC_ALL_GATHER) || may_have(ev, NB_FUNC_REDUCE_SCATTER);
+    /* Captured calls count for good, since no event says when they are launched. */
+    const bool any = eager || atomic_load_explicit(&ev->kept_next, memory_order_relaxed) > 0;
     const struct nb_launch_observer *to = any ? ev->launches : NULL;
 
     /* otherwise ev may be gone */
     if (kernel.state == LAUNCHED && kernel.events == ev && kernel.ctx == ev->ctx)
         kernel.launches->posted(kernel.ctx, kernel.launch, !kernel.sums);
-    kernel.launch = to ? to->begin(ev->ctx, ev->device, ev->comm_id, ev->nnodes, stream, sums) : 0;
+    kernel.launch = to ? to->begin(ev->ctx, ev->device, ev->comm_id, ev->nnodes, stream, sums, eager) : 0;
     kernel.ctx = ev->ctx;
     kernel.launches = to;
     kernel.events = ev;

@@ -43,9 +43,11 @@ struct nb_events; /* of one rank of one communicator */
 struct nb_launch_observer {
     /* Note that one more or one less communicator, as `by` is 1 or -1, reports its launches on GPU `gpu`. */
     void (*attached)(struct nb_context *ctx, int gpu, int by);
-    /* NCCL is about to launch a kernel of the communicator, of `nnodes` nodes, on `stream`. `sums`: it may
-     * have all-reduces. Return a number for `end` and `posted`, or 0 to ignore this launch. */
-    uint64_t (*begin)(struct nb_context *ctx, int gpu, uint64_t comm_id, int nnodes, void *stream, bool sums);
+    /* NCCL is about to launch a kernel of the communicator, of `nnodes` nodes, on `stream`. It may have
+     * collectives: uncaptured ones where `eager`, and among these all-reduces where `sums`, otherwise only
+     * captured ones. Return a number for `end` and `posted`, or 0 to ignore this launch. */
+    uint64_t (*begin)(struct nb_context *ctx, int gpu, uint64_t comm_id, int nnodes, void *stream, bool sums,
+                      bool eager);
     /* NCCL has launched the kernel. */
     void (*end)(struct nb_context *ctx, uint64_t launch);
     /* NCCL hands over an operation that reaches CollNet, other than an all-reduce. For a captured kernel this
