@@ -50,6 +50,7 @@ enum nb_norms { NB_NORMS_NONE, NB_NORMS_ESTIMATED, NB_NORMS_EXACT };
 #define NB_ENERGY_SURE 0x1.ep-1f
 #define NB_ENERGY_LEAST 0x1p-110f
 #define NB_BOUND_SURE 0x1.ep-1f
+#define NB_SPARE_MOST 0x76800000u /* 2^110: beyond, a tile's energy might not be a number */
 
 /* Counts for a thin group: values of at least NB_SMALL times the maximum, and whether a value exceeds 2^10
  * times the mean of the small ones. */
@@ -152,7 +153,7 @@ NB_DEV void nb_survey(int type, int feedback, int six, enum nb_norms norms, floa
     if (feedback) {
         const uint32_t scale = ((const uint8_t *)(stage + NB_SCALES_AT))[g];
         /* A unit is a power of two. Its product with the factor is rounded once. */
-        const float one = s->idle ? 0 : nb_unit_of(scale, 1), power = nb_unit_of(scale, factor) == 0 ? 0 : one;
+        const float one = s->idle ? 0 : nb_unit_of(scale, 1), power = factor != 1 && nb_unit_of(scale, factor) == 0 ? 0 : one;
         uint32_t word[8];
         int32_t count = 0;
         nb_group_words(2, stage + NB_ERRORS_AT, g, word);
@@ -370,10 +371,10 @@ NB_DEV void nb_deliver(struct nb_shared *sh, uint32_t before)
         NB_ONE_WARP;
         const uint64_t offset = nb_look_back(nb_states(d), sh->pending_ticket[before], 4 * NB_WORDS_MOST);
         if (nb_thread() == 0)
-            sh->pending_offset = offset;
+            sh->pending_at = d->dst + offset;
     }
     nb_barrier();
-    nb_copy_record(0, nb_record_of(sh->stage[before]), (char *)(uintptr_t)d->dst + sh->pending_offset);
+    nb_copy_record(0, nb_record_of(sh->stage[before]), (char *)(uintptr_t)sh->pending_at);
 }
 
 /* Encode a tile whose values (and residuals) are in the stage of `place`. Return 1 when the tile is unusual
@@ -403,37 +404,31 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, int six, const stru
             s.careful = s.transform = 0;
             s.idle = 1;
         }
-        /* An unusual value counts as larger than all others, and a value below the floor does too. */
-        nb_quad part;
-        part.x = nb_warp_max(s.careful ? NB_ALL : nb_bits(s.max));
-        part.y = nb_warp_min(nb_bits(s.max) - NB_FLUSH_BITS);
-        part.z = 0;
         if (NB_ESTIMATES && feedback && plain && norms == NB_NORMS_ESTIMATED) {
-            /* The bound leaves the tile alone if the groups' shares add up to a positive number. */
-            part.z = nb_bits(nb_warp_total(s.spare));
-        } else if (norms == NB_NORMS_EXACT) {
+            /* The bound leaves the tile alone if the shares of each warp's groups add up to a number that is
+             * not negative. Mostly none of them is. */
+            if (nb_ballot(nb_bits(s.spare) >= NB_SPARE_MOST)) {
+                NB_RARE;
+                if (nb_bits(nb_warp_total(s.spare)) >= NB_SPARE_MOST)
+                    s.careful = 1;
+            }
+        }
+        /* An unusual value counts as larger than all others, and a value below the floor does too. */
+        const uint32_t largest = nb_warp_max(s.careful ? NB_ALL : nb_bits(s.max));
+        const uint32_t smallest = nb_warp_min(nb_bits(s.max) - NB_FLUSH_BITS);
+        if (norms == NB_NORMS_EXACT) {
             if (!feedback || (NB_ESTIMATES && type == NB_BF16))
                 NB_RARE;
             sh->sums[0][t] = s.own2;
             sh->sums[1][t] = s.error2;
         }
         if (t % 32 == 0) {
-            sh->survey[warp].x = part.x;
-            sh->survey[warp].y = part.y;
-            if (NB_ESTIMATES && feedback && plain)
-                sh->survey[warp].z = part.z;
+            ((uint32_t *)&sh->largest)[warp] = largest;
+            ((uint32_t *)&sh->smallest)[warp] = smallest;
         }
         nb_barrier();
-        if (norms == NB_NORMS_NONE)
+        if (norms != NB_NORMS_EXACT)
             break;
-        if (NB_ESTIMATES && feedback && plain && norms == NB_NORMS_ESTIMATED) {
-            const float spare = (nb_real(sh->survey[0].z) + nb_real(sh->survey[1].z)) + (nb_real(sh->survey[2].z) + nb_real(sh->survey[3].z));
-            if (nb_bits(spare) < NB_F32_INF) /* a non-negative number */
-                break;
-            NB_RARE;
-            nb_barrier();
-            return 1;
-        }
         if (!feedback || (NB_ESTIMATES && type == NB_BF16))
             NB_RARE;
         if (warp == 0) {
@@ -458,12 +453,9 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, int six, const stru
             return 1;
     }
 
-    uint32_t most = sh->survey[0].x, least = sh->survey[0].y;
-    NB_UNROLL
-    for (unsigned w = 1; w < NB_WARPS; w++) {
-        most = sh->survey[w].x > most ? sh->survey[w].x : most;
-        least = sh->survey[w].y < least ? sh->survey[w].y : least;
-    }
+    const nb_quad largest = sh->largest, smallest = sh->smallest;
+    uint32_t most = nb_max3(nb_max3(largest.x, largest.y, largest.z), largest.w, largest.w);
+    const uint32_t least = nb_min3(nb_min3(smallest.x, smallest.y, smallest.z), smallest.w, smallest.w);
     /* The tile's exponent, biased. Codes of the least are nb_code_of(least, exponent, 0). */
     uint32_t words = six ? NB_SIX_WORDS_MOST : NB_WORDS_BEFORE + 4 * groups, first = 0;
     uint32_t exponent = (most + 0x7ffffu) >> 23;

@@ -147,8 +147,9 @@ NB_DEV int nb_describe_further(uint32_t steps, const struct nb_job *from, struct
         const uint64_t word = ((const uint64_t *)from)[lane] + steps * strides->by[lane];
         ((uint64_t *)job)[lane] = word;
         if (lane == NB_JOB_PHASE) {
-            job->measure = word < strides->measured;
-            job->plain = strides->plain & (uint32_t)!(word < strides->measured);
+            const uint32_t plain = strides->plain, measure = word < strides->measured;
+            job->measure = measure;
+            job->plain = plain & ~measure;
         }
     }
     return 1;
@@ -247,8 +248,11 @@ NB_DEV void nb_run(struct nb_shared *sh, uint32_t s)
     nb_async_wait_but1();
     nb_barrier();
     /* nb_count reads this copy while nb_next replaces the descriptor. */
-    if (nb_warp() == NB_WARPS - 1 && nb_thread() % 32 < sizeof(struct nb_gpu_desc) / 8)
-        ((uint64_t *)&sh->kept[s])[nb_thread() % 32] = ((const uint64_t *)d)[nb_thread() % 32];
+    if (sh->keep[s]) {
+        NB_RARE;
+        if (nb_thread() < sizeof(struct nb_gpu_desc) / 8)
+            ((uint64_t *)&sh->kept[s])[nb_thread()] = ((const uint64_t *)d)[nb_thread()];
+    }
     switch (NB_OP(d)) {
     case NB_GPU_ENCODE:
         nb_encode_any(d, job, sh, s);
@@ -397,8 +401,11 @@ NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uin
     const struct nb_gpu_desc *other = &sh->desc[s ^ 1];
     uint64_t *to = (uint64_t *)&sh->desc[s];
 
-    if (t == 0)
+    if (t == 0) {
         sh->found = 0;
+        sh->same = 0;
+        sh->keep[s] = 1;
+    }
     nb_barrier();
     if (other->tickets && ticket >= other->ticket && ticket - other->ticket < other->tickets) {
         if (t < sizeof(struct nb_gpu_desc) / 8)
@@ -446,10 +453,18 @@ NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uin
  * memory, at the same time. */
 NB_DEV void nb_count(struct nb_shared *sh, uint32_t s)
 {
-    const uint32_t deferred = sh->deferred;
     NB_ONE_WARP;
-    sh->ended[s] = sh->pending ? nb_count_ticket(&sh->kept[s]) : 0;
-    sh->ended[s ^ 1] = sh->due && !deferred ? nb_count_ticket(&sh->kept[s ^ 1]) : 0;
+    const uint32_t deferred = sh->deferred, delivered = sh->pending, before = sh->due & ~deferred;
+    uint32_t ended = 0;
+    if (delivered | before) {
+        const uint32_t place = delivered ? s : s ^ 1;
+        ended = nb_count_ticket(&sh->kept[place]) << place;
+    }
+    if (delivered & before) { /* both only where records end to be delivered late */
+        NB_RARE;
+        ended |= nb_count_ticket(&sh->kept[s ^ 1]) << (s ^ 1);
+    }
+    sh->ended = ended;
     sh->pending = deferred;
     sh->deferred = 0;
     sh->due = 1;
@@ -458,11 +473,11 @@ NB_DEV void nb_count(struct nb_shared *sh, uint32_t s)
 /* End the descriptors whose last tickets nb_count has counted. All threads. */
 NB_DEV void nb_finish_counted(struct nb_shared *sh, uint32_t s)
 {
-    if (sh->ended[s] | sh->ended[s ^ 1]) {
+    if (sh->ended) {
         NB_RARE;
-        if (sh->ended[s])
+        if (sh->ended >> s & 1)
             nb_finish(&sh->kept[s]);
-        if (sh->ended[s ^ 1])
+        if (sh->ended >> (s ^ 1) & 1)
             nb_finish(&sh->kept[s ^ 1]);
     }
 }
@@ -475,7 +490,7 @@ NB_DEV void nb_next(const struct nb_gpu_launch *launch, struct nb_shared *sh, ui
     const struct nb_gpu_desc *d = &sh->desc[s];
     struct nb_gpu_state *state = (struct nb_gpu_state *)(uintptr_t)launch->state;
     const uint64_t ticket = sh->ticket[s] + sh->drawn;
-    const int same = ticket - d->ticket < d->tickets && ticket >= d->ticket;
+    const int same = ticket - d->ticket < d->tickets; /* never less than d->ticket */
     /* The number arrives while the next ticket is described. */
     const uint64_t drawn = lane == 0 ? nb_add64(&state->next, 1) : 0;
 
@@ -483,6 +498,9 @@ NB_DEV void nb_next(const struct nb_gpu_launch *launch, struct nb_shared *sh, ui
     if (lane == 0) {
         sh->ticket[s ^ 1] = ticket;
         sh->found = sh->have = same ? 1 : NB_ELSEWHERE;
+        /* If the place's last ticket belonged to this descriptor as well, nb_run has kept it. */
+        sh->keep[s ^ 1] = !(same & (int)sh->same);
+        sh->same = (uint32_t)same;
     }
     int found = same;
     if (same) {

@@ -307,17 +307,29 @@ NB_DEV uint32_t nb_brain_fma(uint32_t a, uint32_t b, uint32_t c)
     return d;
 }
 
-/* Return the smaller magnitude of two numbers in each half, with some sign. The magnitudes of 16-bit floats are
- * in the order of their bits, so this serves FP16 as well. */
+/* Return the smaller magnitude of two numbers in each half, with some sign, since sm_90 without. The magnitudes
+ * of 16-bit floats are in the order of their bits, so this serves FP16 as well. Then the same of three results,
+ * which takes one instruction since sm_90. */
 NB_DEV uint32_t nb_pair_least(uint32_t a, uint32_t b)
 {
     uint32_t d;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm("{ .reg .b32 m, n; abs.f16x2 m, %1; abs.f16x2 n, %2; min.f16x2 %0, m, n; }" : "=r"(d) : "r"(a), "r"(b));
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
     asm("min.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
 #else
     asm("{ .reg .b32 m; abs.bf16x2 m, %2; min.bf16x2 %0, %1, m; }" : "=r"(d) : "r"(a), "r"(b));
 #endif
     return d;
+}
+
+NB_DEV uint32_t nb_pair_least3(uint32_t a, uint32_t b, uint32_t c)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    return __vimin3_u16x2(a, b, c);
+#else
+    return nb_pair_least(nb_pair_least(a, b), c);
+#endif
 }
 
 NB_DEV uint32_t nb_mask_flip(uint32_t a, uint32_t mask, uint32_t flip)
@@ -423,6 +435,13 @@ NB_DEV uint32_t nb_add32(uint32_t *p, uint32_t v)
 {
     uint32_t was;
     asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(was) : "l"(__cvta_generic_to_global(p)), "r"(v) : "memory");
+    return was;
+}
+
+NB_DEV uint32_t nb_add32_release(uint32_t *p, uint32_t v) /* after all that came before it */
+{
+    uint32_t was;
+    asm volatile("atom.release.gpu.global.add.u32 %0, [%1], %2;" : "=r"(was) : "l"(__cvta_generic_to_global(p)), "r"(v) : "memory");
     return was;
 }
 

@@ -157,11 +157,24 @@ NB_DEV void nb_group_store(uint32_t quads, nb_quad *to, uint32_t g, const uint32
     }
 }
 
+/* Return the least magnitude in each half of sixteen words, with some sign. */
+NB_DEV uint32_t nb_least_of_16(const uint32_t *word)
+{
+    uint32_t part[8], least;
+    NB_UNROLL
+    for (unsigned i = 0; i < 8; i++)
+        part[i] = nb_pair_least(word[i], word[i + 8]);
+    least = nb_pair_least3(part[0], part[1], part[2]);
+    least = nb_pair_least3(least, part[3], part[4]);
+    least = nb_pair_least3(least, part[5], part[6]);
+    return nb_pair_least(least, part[7]);
+}
+
 /* Get the values of a thread's group. Return 0 if all of them are zeros of either sign. *zero: some are. With
  * `measure`, *energy is the sum of their squares, in BF16 only. */
 NB_DEV uint32_t nb_group_values(int type, const nb_quad *from, uint32_t g, float *x, int measure, float *energy, int *zero)
 {
-    uint32_t any = 0, least = 0x7fff7fffu, word[NB_GROUP];
+    uint32_t any = 0, word[NB_GROUP];
     if (type == NB_F32) {
         float smallest = nb_real(NB_F32_INF);
         nb_group_words(8, from, g, word);
@@ -175,9 +188,7 @@ NB_DEV uint32_t nb_group_values(int type, const nb_quad *from, uint32_t g, float
         return any & NB_F32_ABS;
     }
     nb_group_words(4, from, g, word);
-    NB_UNROLL
-    for (unsigned i = 0; i < 16; i++)
-        least = nb_pair_least(least, word[i]);
+    const uint32_t least = nb_least_of_16(word);
     *zero = !(least & 0x7fff) | !(least & 0x7fff0000u);
     if (type == NB_BF16 && measure) {
         uint32_t squares = 0;

@@ -99,7 +99,7 @@ struct nb_shared {
     nb_quad stage[2][NB_STAGE_QUADS + NB_RECORD_QUADS]; /* the last part: an encoder's record (nb_record_of) */
     float sums[2][NB_TILE_GROUPS];
     uint32_t part[4][NB_WARPS]; /* maxima, minima, ... of the warps */
-    nb_quad survey[NB_WARPS];   /* encoder: a warp's maximum, minimum and spare bytes */
+    nb_quad largest, smallest;  /* encoder: maximum and minimum of each warp */
     struct nb_gpu_desc desc[2];
     struct nb_gpu_desc kept[2]; /* of the last two tickets, until they are counted */
     struct nb_job job[2];
@@ -117,8 +117,10 @@ struct nb_shared {
     uint32_t deferred;      /* this ticket leaves its record in shared memory (nb_deliver) */
     uint32_t pending;       /* the ticket before did */
     uint32_t pending_ticket[2];
-    uint64_t pending_offset;
-    uint32_t ended[2];      /* the ticket just counted, of this place, was its descriptor's last */
+    uint64_t pending_at;    /* address of the place of that record in the output */
+    uint32_t ended;         /* bit i: the ticket just counted, of place i, was its descriptor's last */
+    uint32_t same;          /* the last ticket found belongs to the descriptor of the one before it */
+    uint32_t keep[2];       /* `kept` of the place has another descriptor than the place's ticket */
     uint32_t drawn; /* number after the next ticket's, relative to the current ticket */
 };
 
@@ -160,25 +162,27 @@ NB_DEV void nb_publish(uint64_t *state, uint32_t ticket, uint64_t length)
  * ticket's length is less than 2^27. */
 NB_DEV uint64_t nb_look_back(uint64_t *state, uint32_t ticket, uint64_t length)
 {
-    uint32_t lane = nb_thread() & 31;
+    const uint32_t lane = nb_thread() & 31;
     uint64_t sum = 0;
-    int64_t at = ticket;
+    uint32_t at = ticket;
 
-    while (at > 0) {
-        int64_t mine = at - 1 - (int64_t)lane;
-        uint64_t s = mine < 0 ? 2 : nb_get64_gpu(&state[mine]);
+    while (at) {
+        const uint32_t mine = at - 1 - lane;
+        uint64_t s = 2;
+        if (lane < at)
+            s = nb_get64_gpu(&state[mine]);
         uint32_t whole, last;
         for (;;) {
-            whole = nb_ballot((s & 3) == 2);
+            whole = nb_ballot((uint32_t)s & 2);
             last = whole ? nb_ffs(whole) - 1 : 31;
-            if (!nb_ballot((s & 3) == 0 && lane <= last)) /* tickets before a known sum do not count */
+            if (!nb_ballot(((uint32_t)s & 3) == 0 && lane <= last)) /* tickets before a known sum do not count */
                 break;
             NB_RARE;
             nb_pause();
-            if ((s & 3) == 0)
+            if (((uint32_t)s & 3) == 0)
                 s = nb_get64_gpu(&state[mine]);
         }
-        uint64_t v = s >> 2;
+        const uint64_t v = s >> 2;
         if (whole) {
             uint32_t low = nb_shfl((uint32_t)v, last), high = nb_shfl((uint32_t)(v >> 32), last);
             sum += (uint64_t)high << 32 | low;
@@ -187,6 +191,8 @@ NB_DEV uint64_t nb_look_back(uint64_t *state, uint32_t ticket, uint64_t length)
         }
         NB_RARE;
         sum += nb_warp_sum((uint32_t)v);
+        if (at <= 32)
+            break;
         at -= 32;
     }
     if (lane == 0)
@@ -222,8 +228,7 @@ NB_DEV double nb_sum_column(const float *column, uint32_t tickets)
 NB_DEV uint32_t nb_count_ticket(const struct nb_gpu_desc *d)
 {
     struct nb_control *control = nb_control_of(d);
-    nb_fence();
-    const uint32_t last = nb_add32(&control->finished, 1) + 1 == d->tickets;
+    const uint32_t last = nb_add32_release(&control->finished, 1) + 1 == d->tickets;
     if (last) {
         NB_RARE;
         nb_fence();

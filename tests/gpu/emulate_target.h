@@ -325,6 +325,10 @@ NB_DEV uint32_t nb_pair_least(uint32_t a, uint32_t b)
     b &= 0x7fff7fffu;
     return nb_min(a & 0xffff, b & 0xffff) | nb_min(a & 0xffff0000u, b & 0xffff0000u);
 }
+NB_DEV uint32_t nb_pair_least3(uint32_t a, uint32_t b, uint32_t c)
+{
+    return nb_pair_least(nb_pair_least(a, b), c);
+}
 NB_DEV uint32_t nb_mask_flip(uint32_t a, uint32_t mask, uint32_t flip)
 {
     return (a & mask) ^ flip;
@@ -431,6 +435,11 @@ NB_DEV uint32_t nb_add32(uint32_t *p, uint32_t v)
 {
     return (uint32_t)nb_emulate_change(p, 4, v, 0);
 }
+NB_DEV uint32_t nb_add32_release(uint32_t *p, uint32_t v)
+{
+    nb_emulate_fence(0);
+    return nb_add32(p, v);
+}
 NB_DEV uint32_t nb_or32(uint32_t *p, uint32_t v)
 {
     return (uint32_t)nb_emulate_change(p, 4, v, 1);
@@ -483,6 +492,10 @@ NB_DEV uint64_t nb_add64(uint64_t *p, uint64_t v)
 NB_DEV uint32_t nb_add32(uint32_t *p, uint32_t v)
 {
     return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+}
+NB_DEV uint32_t nb_add32_release(uint32_t *p, uint32_t v)
+{
+    return __atomic_fetch_add(p, v, __ATOMIC_RELEASE);
 }
 NB_DEV uint32_t nb_or32(uint32_t *p, uint32_t v)
 {
