@@ -153,7 +153,8 @@ NB_DEV void nb_survey(int type, int feedback, int six, enum nb_norms norms, floa
     if (feedback) {
         const uint32_t scale = ((const uint8_t *)(stage + NB_SCALES_AT))[g];
         /* A unit is a power of two. Its product with the factor is rounded once. */
-        const float one = s->idle ? 0 : nb_unit_of(scale, 1), power = factor != 1 && nb_unit_of(scale, factor) == 0 ? 0 : one;
+        const float one = s->idle ? 0 : nb_unit_of(scale, 1);
+        const float power = factor != 1 && nb_unit_of(scale, factor) == 0 ? 0 : one;
         uint32_t word[8];
         int32_t count = 0;
         nb_group_words(2, stage + NB_ERRORS_AT, g, word);

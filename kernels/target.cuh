@@ -307,14 +307,16 @@ NB_DEV uint32_t nb_brain_fma(uint32_t a, uint32_t b, uint32_t c)
     return d;
 }
 
-/* Return the smaller magnitude of two numbers in each half, with some sign, since sm_90 without. The magnitudes
- * of 16-bit floats are in the order of their bits, so this serves FP16 as well. Then the same of three results,
- * which takes one instruction since sm_90. */
+/* Return the smaller magnitude of two numbers in each half, with some sign, since sm_90 without. The
+ * magnitudes of 16-bit floats are in the order of their bits, so this serves FP16 as well. Then the same of
+ * three results, which takes one instruction since sm_90. */
 NB_DEV uint32_t nb_pair_least(uint32_t a, uint32_t b)
 {
     uint32_t d;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm("{ .reg .b32 m, n; abs.f16x2 m, %1; abs.f16x2 n, %2; min.f16x2 %0, m, n; }" : "=r"(d) : "r"(a), "r"(b));
+    asm("{ .reg .b32 m, n; abs.f16x2 m, %1; abs.f16x2 n, %2; min.f16x2 %0, m, n; }"
+        : "=r"(d)
+        : "r"(a), "r"(b));
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
     asm("min.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
 #else
@@ -441,7 +443,10 @@ NB_DEV uint32_t nb_add32(uint32_t *p, uint32_t v)
 NB_DEV uint32_t nb_add32_release(uint32_t *p, uint32_t v) /* after all that came before it */
 {
     uint32_t was;
-    asm volatile("atom.release.gpu.global.add.u32 %0, [%1], %2;" : "=r"(was) : "l"(__cvta_generic_to_global(p)), "r"(v) : "memory");
+    asm volatile("atom.release.gpu.global.add.u32 %0, [%1], %2;"
+                 : "=r"(was)
+                 : "l"(__cvta_generic_to_global(p)), "r"(v)
+                 : "memory");
     return was;
 }
 

@@ -175,7 +175,8 @@ NB_DEV uint64_t nb_look_back(uint64_t *state, uint32_t ticket, uint64_t length)
         for (;;) {
             whole = nb_ballot((uint32_t)s & 2);
             last = whole ? nb_ffs(whole) - 1 : 31;
-            if (!nb_ballot(((uint32_t)s & 3) == 0 && lane <= last)) /* tickets before a known sum do not count */
+            /* tickets before a known sum do not count */
+            if (!nb_ballot(((uint32_t)s & 3) == 0 && lane <= last))
                 break;
             NB_RARE;
             nb_pause();

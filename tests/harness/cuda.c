@@ -106,9 +106,8 @@ static int operate(struct stage *s, struct hx_op *op, const char *what)
     hx_where("%s", what);
     if (s->stream) {
         const bool sums = op->func == HX_ALL_REDUCE;
-        uint64_t launch =
-            nb_launch_begin(nb_process_context(), gpu_of(s->node), COMM_ID, s->node->nnodes, s->stream,
-                            sums, true);
+        uint64_t launch = nb_launch_begin(nb_process_context(), gpu_of(s->node), COMM_ID, s->node->nnodes,
+                                          s->stream, sums, true);
 
         HX_CHECK(launch, "%s: nothing was launched beside NCCL's kernel", what);
         fake_run(s->stream, nccl_kernel, &k);
@@ -669,8 +668,8 @@ static int stuck_node(struct hx_node *node, void *arg)
     fake.stuck = node->rank == 1;
     hx_barrier(node);
     if (s.stream) {
-        launch = nb_launch_begin(nb_process_context(), gpu_of(node), COMM_ID, node->nnodes, s.stream, true,
-                                 true);
+        launch =
+            nb_launch_begin(nb_process_context(), gpu_of(node), COMM_ID, node->nnodes, s.stream, true, true);
         fake_run(s.stream, nccl_kernel, &k);
         nb_launch_end(nb_process_context(), launch);
         nb_launch_posted(nb_process_context(), launch, false);

@@ -2,9 +2,9 @@
 /*
  * GPU memory of nibble's own: residuals, references, sums, the kernel's workspaces.
  *
- * Threads: one at a time (the lock of struct nb_gpu, which nb_arena_take, nb_arena_take_whole and nb_arena_grow
- * take by themselves), with the context entered. nb_arena_cut, nb_arena_give and nb_arena_give_whole need no
- * context.
+ * Threads: one at a time (the lock of struct nb_gpu, which nb_arena_take, nb_arena_take_whole and
+ * nb_arena_grow take by themselves), with the context entered. nb_arena_cut, nb_arena_give and
+ * nb_arena_give_whole need no context.
  *
  * Addresses for all of the GPU's memory are reserved once. Physical memory is mapped behind them on demand,
  * by NCCL's thread at connect and later by the driver thread (thread.c). Mapping neither waits for the GPU

@@ -137,9 +137,10 @@ int nb_ring_open(struct nb_ring *ring, struct nb_arena *arena, const struct nb_c
 void nb_ring_close(struct nb_ring *ring);
 
 /* Ensure `work` bytes of workspace, `scratch` bytes of scratch memory and `sources` sources a descriptor.
- * Return 0, or a negative errno after a WARN. At connect, entered. `lock` is held only while the ring changes:
- * the driver's calls may wait for kernels, which wait for engines, and these for the lock. */
-int nb_ring_reserve(struct nb_ring *ring, size_t work, size_t scratch, unsigned sources, pthread_mutex_t *lock);
+ * Return 0, or a negative errno after a WARN. At connect, entered. `lock` is held only while the ring
+ * changes: the driver's calls may wait for kernels, which wait for engines, and these for the lock. */
+int nb_ring_reserve(struct nb_ring *ring, size_t work, size_t scratch, unsigned sources,
+                    pthread_mutex_t *lock);
 
 /* Submit a descriptor. Return 0, -EAGAIN when the ring is full, or the error of nb_gpu_plan. -ENOTSUP also
  * means more workspace or sources than reserved, and work that the kernel cannot do on this GPU. Complete
@@ -275,8 +276,8 @@ void nb_launches_close(struct nb_launches *l);
 void nb_launches_forget(struct nb_launches *l);
 
 /* Begin a launch: NCCL is about to launch a kernel on `stream`, which is captured until the join. `sums`,
- * `eager`: of nb_launch_begin. Return a nonzero ticket of 48 bits for the two below, or 0 without a launch (the
- * device works in batches or has failed, the kernel has no collectives, or an error was logged). */
+ * `eager`: of nb_launch_begin. Return a nonzero ticket of 48 bits for the two below, or 0 without a launch
+ * (the device works in batches or has failed, the kernel has no collectives, or an error was logged). */
 uint64_t nb_launches_fork(struct nb_launches *l, nb_cu_stream stream, bool sums, bool eager);
 /* Launch both kernels, or ours behind NCCL's: NCCL has launched its kernel, and has still to hand it over to
  * its proxy. Once for each ticket. */

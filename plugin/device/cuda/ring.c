@@ -60,9 +60,9 @@ void nb_ring_close(struct nb_ring *r)
     memset(r, 0, sizeof(*r)); /* the rest belongs to the arena */
 }
 
-/* Give all entries larger arrays of sources. Descriptors in flight use the old ones, which therefore stay until
- * the end, like the memory of reserve_memory. This happens when a communicator of more nodes than earlier ones
- * connects. */
+/* Give all entries larger arrays of sources. Descriptors in flight use the old ones, which therefore stay
+ * until the end, like the memory of reserve_memory. This happens when a communicator of more nodes than
+ * earlier ones connects. */
 static int reserve_sources(struct nb_ring *r, unsigned sources, pthread_mutex_t *lock)
 {
     struct nb_gpu_source *array = nb_cuda_pinned(r->cuda, (size_t)NB_GPU_RING * sources * sizeof(*array));
