@@ -58,7 +58,7 @@ struct nb_events {
     atomic_bool bypassed, put[NB_PAST_COUNT]; /* 1: already logged */
     _Atomic uint64_t past[NB_PAST_WAYS][NB_PAST_COUNT];
     _Atomic uint64_t n_calls, n_calls_dropped, n_launches, n_recorded, n_elsewhere, n_orphans,
-        n_contradictions, n_missing, n_unqueued, n_bypassed;
+        n_contradictions, n_missing, n_unqueued;
 };
 
 #define MAX_HEADS 63
@@ -169,7 +169,6 @@ static const char *past_name(int func)
 
 static void count_past(struct nb_events *ev, enum nb_past_way way, int func, uint64_t n)
 {
-    add(&ev->n_bypassed, n);
     add(&ev->past[way][func], n);
     add(&ev->ctx->p2p.past[way][func], n);
 }
@@ -602,5 +601,8 @@ void nb_events_get_counts(struct nb_events *ev, struct nb_events_counts *out)
     out->contradictions = atomic_load(&ev->n_contradictions);
     out->missing = atomic_load(&ev->n_missing);
     out->unqueued = atomic_load(&ev->n_unqueued);
-    out->bypassed = atomic_load(&ev->n_bypassed);
+    out->bypassed = 0;
+    for (int way = 0; way < NB_PAST_WAYS; way++)
+        for (int past = 0; past < NB_PAST_COUNT; past++)
+            out->bypassed += atomic_load(&ev->past[way][past]);
 }
