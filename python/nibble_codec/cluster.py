@@ -58,6 +58,12 @@ def _settings(settings: Settings) -> List[bytes]:
     return [(text if text.startswith("NIBBLE_") else "NIBBLE_" + text).encode() for text in settings]
 
 
+def _function(name: str) -> int:
+    if name not in FUNCTIONS:
+        raise ValueError(f"no function {name!r}: {', '.join(FUNCTIONS)}")
+    return FUNCTIONS[name]
+
+
 class Cluster:
     """N connected nodes. An operation takes a list with an array of each node, and returns such a list: NumPy arrays or CPU tensors.
 
@@ -102,10 +108,14 @@ class Cluster:
                 raise ValueError(f"an array of {view.count} values of {view.type}, not of {count} of {views[0].type}")
         return views, (ctypes.c_void_p * self.nodes)(*(view.address for view in views))
 
-    def _operate(self, name: str, send: Sequence[Array], recv: Optional[List[Array]], send_factor: int, recv_factor: int,
-                 type_name: Optional[str], *buffer: int) -> List[Array]:
+    def _open(self) -> ctypes.c_void_p:
         if not self._handle:
             raise ValueError("the cluster is closed")
+        return self._handle
+
+    def _operate(self, name: str, send: Sequence[Array], recv: Optional[List[Array]], send_factor: int, recv_factor: int,
+                 type_name: Optional[str], *buffer: int) -> List[Array]:
+        handle = self._open()
         views, send_array = self._views(send, None, type_name, False)
         if views[0].count % send_factor:
             raise ValueError(f"{views[0].count} values cannot be divided among {self.nodes} nodes")
@@ -115,7 +125,7 @@ class Cluster:
         results, recv_array = self._views(recv, count * recv_factor, type_name, True)
         if results[0].type != views[0].type:
             raise ValueError(f"results of {results[0].type} for values of {views[0].type}")
-        _library.call(name, self._handle, TYPES[views[0].type], count, send_array, recv_array, *buffer)
+        _library.call(name, handle, TYPES[views[0].type], count, send_array, recv_array, *buffer)
         return recv
 
     def all_reduce(self, send: Sequence[Array], recv: Optional[List[Array]] = None, buffer: int = 0,
@@ -136,7 +146,7 @@ class Cluster:
     def figures(self, function: str = "all_reduce", node: Optional[int] = None) -> Figures:
         """Return the counters of node `node`, or of all nodes, for one function."""
         struct = _library.FiguresStruct(ctypes.sizeof(_library.FiguresStruct))
-        _library.call("nb_emulate_figures", self._handle, -1 if node is None else node, FUNCTIONS[function],
+        _library.call("nb_emulate_figures", self._open(), -1 if node is None else node, _function(function),
                       ctypes.byref(struct))
         return Figures(struct)
 
@@ -145,7 +155,7 @@ class Cluster:
         import numpy
         values = numpy.zeros(count, dtype=numpy.float32)
         try:
-            _library.call("nb_emulate_residual", self._handle, node, FUNCTIONS[function], buffer, block, count, None, None,
+            _library.call("nb_emulate_residual", self._open(), node, _function(function), buffer, block, count, None, None,
                           values.ctypes.data)
         except _library.Error as err:
             if err.errno == errno.ENOENT:

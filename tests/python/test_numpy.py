@@ -155,7 +155,12 @@ class Nodes(unittest.TestCase):
                                 ({"nodes": 2, "chunk_bytes": 5}, "chunk_bytes")):
             with self.assertRaisesRegex(ValueError, word + " must be"):
                 nc.Cluster(**arguments)
-        nc.Cluster(2, {"RS": "raw"}).close()  # works after all that
+        with nc.Cluster(2, {"RS": "raw"}) as cluster:  # works after all that
+            for ask in (lambda: cluster.figures("bogus"), lambda: cluster.residual(0, 4, function="bogus")):
+                with self.assertRaisesRegex(ValueError, "no function 'bogus': reduce_scatter, all_gather, all_reduce"):
+                    ask()
+        with self.assertRaisesRegex(ValueError, "is closed"):
+            cluster.figures()
 
 
 class Report(unittest.TestCase):
