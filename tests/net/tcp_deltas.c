@@ -183,7 +183,7 @@ START_TEST(other_content)
 }
 END_TEST
 
-static double ns_of_byte, ns_of_delta;
+static double ns_of_byte, ns_of_delta, ns_idle;
 
 /* A time in which bytes on the wire and coding take as long as the test says. */
 static uint64_t virtual_ns(void *arg)
@@ -196,7 +196,7 @@ static uint64_t virtual_ns(void *arg)
     ns += (double)(b - bytes) * ns_of_byte + (double)(n - deltas) * ns_of_delta;
     bytes = b;
     deltas = n;
-    return (uint64_t)ns;
+    return (uint64_t)(ns + ns_idle);
 }
 
 /* By default a connection sends what is faster: deltas that take less time than the plain message, else
@@ -245,6 +245,66 @@ START_TEST(faster)
     push();
     push();
     ck_assert_double_gt(push(), 1);
+    down();
+}
+END_TEST
+
+/* A rest ends with its time, too. A job that sends every few minutes would wait for the rounds for hours. */
+START_TEST(rare)
+{
+    struct nb_tcp_judge *j;
+
+    up("NIBBLE_P2P=auto", 1);
+    net_context()->clock.now_ns = virtual_ns;
+    new_model(7);
+    ns_of_byte = 8;
+    ns_of_delta = 1e7;
+    j = &((struct nb_tcp_send *)p.send)->deltas->judge;
+    push();
+    push();
+    for (int again = 0; again < 6; again++) {
+        const int minutes = again < 4 ? 1 << again : 16;
+
+        for (int i = 0; i < 4 && j->rest == 0; i++)
+            push();
+        ck_assert_int_eq(times_logged("rounds plain"), again + 1);
+        ns_idle += (minutes - 0.5) * 60e9;
+        push();
+        ck_assert_uint_gt(j->rest, 0);
+        ns_idle += 0.5 * 60e9;
+        push();
+        ck_assert_uint_eq(j->rest, 0);
+    }
+    ns_of_delta = 1e5;
+    for (int i = 0; i < 3; i++)
+        push();
+    ck_assert_double_lt(push(), 0.02);
+    down();
+}
+END_TEST
+
+/* A place whose content differs each time is left alone for messages, or for some time. */
+START_TEST(rare_place)
+{
+    const struct nb_net_conn_cfg cfg = {.traffic_class = -1, .deltas = NB_DELTAS_BY_TAG};
+    const struct nb_tcp_place *place;
+    unsigned rest;
+
+    net = net_up("NIBBLE_P2P=delta", NULL);
+    pair_open_as(&p, &cfg);
+    net_context()->clock.now_ns = virtual_ns;
+    new_model(7);
+    push(); /* one tag, so messages of one size have one place */
+    place = &((struct nb_tcp_send *)p.send)->deltas->places.at[0];
+    rest = place->rest;
+    ck_assert_uint_gt(rest, 0);
+    ns_idle += 14 * 60e9;
+    push();
+    ck_assert_uint_lt(place->rest, rest);
+    rest = place->rest;
+    ns_idle += 60e9;
+    push();
+    ck_assert_uint_gt(place->rest, rest);
     down();
 }
 END_TEST
@@ -607,7 +667,7 @@ START_TEST(by_hand)
 }
 END_TEST
 
-SUITE_MAIN("net/tcp_deltas", LOOP(rounds, 1, 5), TEST(other_content), TEST(faster), TEST(by_tag),
-           LOOP(not_wanted, 0, 4), TEST(little_memory), LOOP(out_of_step, 0, 2 * DAMAGES),
-           LOOP(confirmed, 0, 2), TEST(remade), LOOP(forged, 0, 8), TEST(unasked), LOOP(false_answers, 0, 2),
-           TEST(too_long), TEST(by_hand))
+SUITE_MAIN("net/tcp_deltas", LOOP(rounds, 1, 5), TEST(other_content), TEST(faster), TEST(rare),
+           TEST(rare_place), TEST(by_tag), LOOP(not_wanted, 0, 4), TEST(little_memory),
+           LOOP(out_of_step, 0, 2 * DAMAGES), LOOP(confirmed, 0, 2), TEST(remade), LOOP(forged, 0, 8),
+           TEST(unasked), LOOP(false_answers, 0, 2), TEST(too_long), TEST(by_hand))

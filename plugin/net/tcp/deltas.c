@@ -31,8 +31,10 @@
 #define HASH_SEED 0x64656c7461ull
 #define LEAST_BYTES 16384u /* of a message that is looked at */
 #define MOST_BYTES (64u << 20)
-#define SHARE 8u      /* a connection gets this part of the bytes that are left */
-#define MISSES 3u     /* deltas in a row that saved too little, before the slot is given up */
+#define SHARE 8u  /* a connection gets this part of the bytes that are left */
+#define MISSES 3u /* deltas in a row that saved too little, before the slot is given up */
+#define REST 255u /* messages of the place that then go plain, or as long as this */
+#define REST_NS (15 * 60 * (int64_t)NB_NS_PER_S)
 #define STALE 4u      /* rounds without use after which a slot can be replaced */
 #define TRIAL 32u     /* slots in use until deltas pay again */
 #define AGAIN_MOST 3u /* deltas that failed, before the connection's messages all go plain */
@@ -250,18 +252,23 @@ void nb_tcp_deltas_confirmed(struct nb_tcp_send *s, uint32_t seq)
 {
     struct nb_tcp_deltas *d = s->deltas;
     struct nb_tcp_judge *j = &d->judge;
+    int64_t now;
 
-    if (!j->n || nb_tcp_judge_confirmed(j, seq, nb_clock_ns(s->c.dev->tcp->clock)))
+    if (!j->n)
+        return;
+    now = nb_clock_ns(s->c.dev->tcp->clock);
+    if (nb_tcp_judge_confirmed(j, seq, now))
         return;
     for (unsigned i = 0; i < d->places.n; i++)
         if (d->places.at[i].slot != NB_TCP_NO_SLOT)
             give_up(s, &d->places.at[i]);
     const double plain = j->plain.ns / j->plain.bytes, delta = j->delta.ns / j->delta.bytes;
-    nb_tcp_judge_rest(j, d->places.n);
+    nb_tcp_judge_rest(j, d->places.n, now);
     NB_INFO(NCCL_NET,
-            "tcp: deltas to %s take %.0f us a MiB, plain messages %.0f us: %s sends %u rounds plain "
-            "(NIBBLE_P2P=delta: all as deltas)",
-            s->c.peer, delta * 1048.576, plain * 1048.576, s->c.local, j->rounds);
+            "tcp: deltas to %s take %.0f us a MiB, plain messages %.0f us: %s sends %u rounds plain, "
+            "for %u minutes at most (NIBBLE_P2P=delta: all as deltas)",
+            s->c.peer, delta * 1048.576, plain * 1048.576, s->c.local, j->rounds,
+            (unsigned)((j->rest_until_ns - now) / (60 * (int64_t)NB_NS_PER_S)));
 }
 
 /* ---- a message --------------------------------------------------------------------------------------- */
@@ -292,7 +299,7 @@ static size_t code(struct nb_tcp_send *s, struct nb_tcp_slot *slot, const void *
     return NB_TCP_DELTA_BYTES + (size_t)len;
 }
 
-static uint16_t plan(struct nb_tcp_send *s, const void *data, size_t size, int32_t tag,
+static uint16_t plan(struct nb_tcp_send *s, const void *data, size_t size, int32_t tag, int64_t now,
                      struct nb_tcp_coded *coded, size_t *length)
 {
     struct nb_p2p_counts *counts = &s->c.dev->tcp->net.ctx->p2p;
@@ -306,7 +313,7 @@ static uint16_t plan(struct nb_tcp_send *s, const void *data, size_t size, int32
                       : nb_tcp_place_of(&d->places, data, size, &known);
     if (!place || !known)
         return NB_TCP_PLAIN;
-    if (place->rest > 0) { /* of late its deltas saved too little */
+    if (place->rest > 0 && now < place->rest_until_ns) { /* of late its deltas saved too little */
         place->rest--;
         return NB_TCP_PLAIN;
     }
@@ -320,7 +327,8 @@ static uint16_t plan(struct nb_tcp_send *s, const void *data, size_t size, int32
     if (!len) {
         slot->width = 0;
         if (++place->misses == MISSES) {
-            place->rest = 255;
+            place->rest = REST;
+            place->rest_until_ns = now + REST_NS;
             give_up(s, place);
             return NB_TCP_PLAIN;
         }
@@ -350,12 +358,12 @@ uint16_t nb_tcp_deltas_plan(struct nb_tcp_send *s, const void *data, size_t size
     *length = size;
     if (size < LEAST_BYTES || size > MOST_BYTES || d->places.hopeless || d->again >= AGAIN_MOST)
         return NB_TCP_PLAIN;
-    if (s->c.dev->tcp->net.ctx->params->p2p == NB_P2P_DELTA)
-        return plan(s, data, size, tag, coded, length);
-    if (nb_tcp_judge_rests(&d->judge))
-        return NB_TCP_PLAIN;
     now = nb_clock_ns(s->c.dev->tcp->clock);
-    word = plan(s, data, size, tag, coded, length);
+    if (s->c.dev->tcp->net.ctx->params->p2p == NB_P2P_DELTA)
+        return plan(s, data, size, tag, now, coded, length);
+    if (nb_tcp_judge_rests(&d->judge, now))
+        return NB_TCP_PLAIN;
+    word = plan(s, data, size, tag, now, coded, length);
     return nb_tcp_judge_sends(&d->judge, word, s->c.next_seq, size, now);
 }
 

@@ -81,7 +81,8 @@ struct nb_tcp_place {
     uint16_t pick[NB_TCP_PICKS]; /* samples of its last content, where content does */
     uint16_t slot;               /* where both ends keep this content, or NB_TCP_NO_SLOT */
     uint8_t misses;              /* deltas in a row that saved too little */
-    uint8_t rest;                /* times to leave it alone */
+    uint8_t rest;                /* times to leave it alone, until rest_until_ns at the latest */
+    int64_t rest_until_ns;
 };
 
 struct nb_tcp_places {
@@ -128,12 +129,13 @@ struct nb_tcp_judge {
     double left_ns;  /* time that deltas take until then */
     unsigned sent;   /* plain messages */
     unsigned rounds; /* of the last rest, 0 when deltas have paid since */
-    uint64_t rest;   /* messages that are left of a rest */
+    uint64_t rest;   /* messages that are left of a rest, which ends at that time at the latest */
+    int64_t rest_until_ns;
     struct nb_tcp_speed plain, delta;
 };
 
 /* Return whether the next message goes plain because deltas did not pay. */
-bool nb_tcp_judge_rests(struct nb_tcp_judge *j);
+bool nb_tcp_judge_rests(struct nb_tcp_judge *j, int64_t now_ns);
 /* Return whether a message goes plain instead of as a delta, to measure that: for about a hundredth of the
  * time that messages take. */
 bool nb_tcp_judge_probes(struct nb_tcp_judge *j);
@@ -142,7 +144,7 @@ uint16_t nb_tcp_judge_sends(struct nb_tcp_judge *j, uint16_t word, uint32_t seq,
 /* Note the confirmation of all messages before `seq`. Return false when it shows that deltas do not pay. Then
  * call nb_tcp_judge_rest with the messages of a round. */
 bool nb_tcp_judge_confirmed(struct nb_tcp_judge *j, uint32_t seq, int64_t now_ns);
-void nb_tcp_judge_rest(struct nb_tcp_judge *j, unsigned messages);
+void nb_tcp_judge_rest(struct nb_tcp_judge *j, unsigned messages, int64_t now_ns);
 
 /* ---- deltas.c: exact deltas of messages that come again
  * --------------------------------------------------------- */

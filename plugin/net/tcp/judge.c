@@ -2,7 +2,8 @@
 /*
  * The judgement of a sending connection whether deltas pay, with NIBBLE_P2P=auto. It compares the times from
  * isend to the receiver's confirmation, of deltas and of plain messages that ask for one (NB_TCP_ECHO). Where
- * deltas take longer for a byte, all messages go plain for some rounds, and then a trial decides again.
+ * deltas take longer for a byte, all messages go plain for some rounds or minutes, and then a trial decides
+ * again.
  */
 #include "net/tcp/internal.h"
 
@@ -14,6 +15,9 @@
 #define PROBE_SHARE 200 /* time of deltas over the time of the plain messages among them */
 #define REST_LEAST 64u  /* rounds without deltas after they did not pay, twice as many each time */
 #define REST_MOST 1024u
+/* Or so long for each of the least rounds: a minute at first, 16 at most. A job whose rounds
+ * come minutes apart waits no longer for a trial, and can spare its time. */
+#define REST_ROUND_NS (60 * (int64_t)NB_NS_PER_S / REST_LEAST)
 
 static void add_time(struct nb_tcp_speed *speed, unsigned n, double bytes, double ns)
 {
@@ -27,12 +31,13 @@ static void add_time(struct nb_tcp_speed *speed, unsigned n, double bytes, doubl
     speed->bytes += bytes;
 }
 
-bool nb_tcp_judge_rests(struct nb_tcp_judge *j)
+bool nb_tcp_judge_rests(struct nb_tcp_judge *j, int64_t now_ns)
 {
-    if (j->rest > 0) {
+    if (j->rest > 0 && now_ns < j->rest_until_ns) {
         j->rest--;
         return true;
     }
+    j->rest = 0;
     return false;
 }
 
@@ -104,10 +109,11 @@ bool nb_tcp_judge_confirmed(struct nb_tcp_judge *j, uint32_t seq, int64_t now_ns
     return true;
 }
 
-void nb_tcp_judge_rest(struct nb_tcp_judge *j, unsigned messages)
+void nb_tcp_judge_rest(struct nb_tcp_judge *j, unsigned messages, int64_t now_ns)
 {
     j->rounds = !j->rounds ? REST_LEAST : 2 * j->rounds < REST_MOST ? 2 * j->rounds : REST_MOST;
     j->rest = (uint64_t)j->rounds * messages;
+    j->rest_until_ns = now_ns + j->rounds * REST_ROUND_NS;
     memset(&j->plain, 0, sizeof(j->plain));
     memset(&j->delta, 0, sizeof(j->delta));
 }
