@@ -142,6 +142,11 @@ struct nb_net_ops {
      * none: messages have one part. Return as isend and irecv. */
     int (*isend_parts)(void *send_comm, const struct nb_net_part part[2], int tag, void **request);
     int (*irecv_parts)(void *recv_comm, const struct nb_net_part part[2], int tag, void **request);
+    /* Note that all further messages of this receiving connection have one tag, and that its receives are
+     * posted one by one (n == 1) and tested in the order in which they are posted. A message that arrives
+     * before earlier ones then need not wait for them. No receive is in flight. Return how many receives
+     * may be posted at once, or 0 when the note makes no difference. NULL in the table: 0. */
+    unsigned (*ordered)(void *recv_comm);
     /* Flush received data to device memory. 0 with *request == NULL means that the flush is already
      * complete. The peer's end (-ECONNRESET) neither prevents a flush nor ends one in flight. */
     int (*iflush)(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles, void **request);

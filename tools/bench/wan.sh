@@ -6,6 +6,7 @@
 #
 #   wan.sh [-s "MBPS..."] [-d "RTT_MS..."] [-l "LOSS_PERCENT..."] [-j JITTER_MS] [-r PERCENT] [-n STREAMS]
 #          [-b BYTES] [-C CONTROL] [-p PERCENT] [-t SECONDS] [-x SECONDS] [-N NODES]
+#          [-R TIMES]
 #
 #   -s  rates of each host's link (default "200")
 #   -d  round trips (default "20 70")
@@ -20,6 +21,7 @@
 #   -x  the path drops everything for so long, two seconds after its beginning (default 0)
 #   -N  hosts at each end, which share the path and reach each other without a limit (default 1). From 2 on
 #       "rows" is a coded all-reduce whose rows of nodes lie within sites, as NIBBLE_SITE makes them
+#   -R  iperf3 and the all-reduces in turns, so many times, and medians of each (default 1)
 #
 # "/iperf3": payload that passes a link in an all-reduce, over its time, over iperf3's rate, both without what
 # is sent again. An all-reduce also waits for a round trip. Needs root, iproute2, /dev/net/tun, iperf3 and a C
@@ -40,7 +42,8 @@ outage=0
 jitter=0
 late=0
 nodes=1
-while getopts s:d:l:j:r:n:b:C:p:t:x:N: option; do
+repeats=1
+while getopts s:d:l:j:r:n:b:C:p:t:x:N:R: option; do
     case $option in
     s) rates=$OPTARG ;;
     d) trips=$OPTARG ;;
@@ -54,6 +57,7 @@ while getopts s:d:l:j:r:n:b:C:p:t:x:N: option; do
     t) seconds=$OPTARG ;;
     x) outage=$OPTARG ;;
     N) nodes=$OPTARG ;;
+    R) repeats=$OPTARG ;;
     *) exit 2 ;;
     esac
 done
@@ -155,6 +159,19 @@ sum() {
         awk '{ printf "%.0f %.1f\n", $2 / 1000, 8 * $1 * $3 / $2 }'
 }
 
+# medians: of each column of the lines of standard input.
+medians() {
+    awk '{ for (i = 1; i <= NF; i++) v[i, NR] = $i; if (NF > columns) columns = NF }
+    END {
+        for (i = 1; i <= columns; i++) {
+            for (a = 1; a <= NR; a++)
+                for (b = NR; b > a; b--)
+                    if (v[i, b] + 0 < v[i, b - 1] + 0) { t = v[i, b]; v[i, b] = v[i, b - 1]; v[i, b - 1] = t }
+            printf "%s%s", (i > 1 ? " " : ""), (v[i, int((NR + 1) / 2)] + v[i, int(NR / 2) + 1]) / 2
+        }
+    }'
+}
+
 # As nibble's tuner chooses it: all of the operation in flight.
 chunk=$(awk -v b="$bytes" 'BEGIN {
     n = b + 0; if (b ~ /[Kk]$/) n *= 1024; if (b ~ /[Mm]$/) n *= 1048576; if (b ~ /[Gg]$/) n *= 1073741824
@@ -171,21 +188,30 @@ for rate in $rates; do
     for trip in $trips; do
         for loss in $losses; do
             path "$rate" "$trip" "$loss"
-            reference=$(stream)
-            raw=$(sum --raw) && coded=$(sum) || failed=1
-            if [ "$nodes" -gt 1 ]; then
-                rows=$(sum --env NIBBLE_SCHEDULE=two-level --env "NIBBLE_GROUP=$nodes") || failed=1
-            fi
+            : >"$tmp/rounds"
+            round=0
+            while [ $round -lt "$repeats" ] && [ $failed = 0 ]; do
+                rows=
+                reference=$(stream)
+                raw=$(sum --raw) && coded=$(sum) || failed=1
+                if [ "$nodes" -gt 1 ]; then
+                    rows=$(sum --env NIBBLE_SCHEDULE=two-level --env "NIBBLE_GROUP=$nodes") || failed=1
+                fi
+                echo "${reference:-0} $raw $coded $rows" >>"$tmp/rounds"
+                round=$((round + 1))
+            done
             unpath
             [ $failed = 0 ] || exit 1
+            row="$rate $trip $loss $(medians <"$tmp/rounds")"
             if [ "$nodes" -gt 1 ]; then
-                echo "$rate $trip $loss ${reference:-0} $raw $coded $rows" | awk '{
-                    printf "%7s %6s %6s %8.1f | %9s | %9s %9.2f | %9s %9.2f %10.2f\n", $1, $2, $3, $4,
+                echo "$row" | awk '{
+                    printf "%7s %6s %6s %8.1f | %9.0f | %9.0f %9.2f | %9.0f %9.2f %10.2f\n", $1, $2, $3, $4,
                         $5, $7, $5 / $7, $9, $5 / $9, $7 / $9 }'
                 continue
             fi
-            echo "$rate $trip $loss ${reference:-0} $raw $coded" | awk '{
-                printf "%7s %6s %6s %8.1f | %9s %8s %8.2f | %9s %8s %8.2f | %.2f\n", $1, $2, $3, $4, $5, $6,
+            echo "$row" | awk '{
+                printf "%7s %6s %6s %8.1f | %9.0f %8.1f %8.2f | %9.0f %8.1f %8.2f | %.2f\n", $1, $2, $3, $4,
+                    $5, $6,
                     $4 ? $6 / $4 : 0, $7, $8, $4 ? $8 / $4 : 0, $5 / $7 }'
         done
     done

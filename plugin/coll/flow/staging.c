@@ -21,7 +21,7 @@
     (CONTROL_SLOTS_TX + 3 * NB_GRID_MOST) /* with room for relayed messages (watch/control.c) */
 #define CONTROL_SLOTS_RX 16u
 #define CONTROL_RX_BYTES (NB_CTL_BYTES + NB_CTL_DATA_BYTES + 32u) /* up to the next cache line */
-#define POSTED_MAX 16u /* receives posted at once: within the limit of every ncclNet transport */
+#define POSTED_MAX 16u /* receives posted at once: every ncclNet transport takes so many */
 
 static size_t round_up(size_t n, size_t to)
 {
@@ -350,6 +350,16 @@ void nb_staging_destroy(struct nb_coll_comm *comm)
 
 /* ---- registration with the transport ----------------------------------------------------------------- */
 
+/* Tell the transport that the ring tests its receives in order, and post as many as it then takes. Few
+ * receives would let one socket that waits for a lost packet stop the others. */
+static void widen(const struct nb_coll_comm *comm, struct nb_rx *rx)
+{
+    const unsigned most = comm->net->ordered ? comm->net->ordered(rx->conn) : 0;
+
+    if (most > rx->window)
+        rx->window = rx->buffers < most ? rx->buffers : most;
+}
+
 int nb_staging_register(struct nb_coll_comm *comm)
 {
     const struct nb_net_ops *net = comm->net;
@@ -383,6 +393,8 @@ int nb_staging_register(struct nb_coll_comm *comm)
             if (!ret && c == NB_CLASS_RESULT)
                 ret = net->reg_mr(tx->conn, comm->flow->staging.arrivals, comm->flow->staging.arrivals_bytes,
                                   NB_MEM_HOST, &tx->forward_mhandle);
+            if (!ret)
+                widen(comm, rx);
         }
     }
     return ret;

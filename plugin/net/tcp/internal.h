@@ -326,7 +326,8 @@ struct nb_tcp_buffer {
 
 struct nb_tcp_rreq {
     struct nb_net_req head;
-    int n, left; /* receives of the group; incomplete receives */
+    struct nb_tcp_rreq *later; /* the next one to be tested, where receives have an order */
+    int n, left;               /* receives of the group; incomplete receives */
     struct nb_tcp_buffer buffer[NB_NET_MAX_RECVS];
 };
 
@@ -363,6 +364,9 @@ struct nb_tcp_answer {
 struct nb_tcp_recv {
     struct nb_tcp_comm c;
     struct nb_tcp_buffer *posted, **posted_end; /* receives without a message, oldest first */
+    bool ordered;                               /* receive number n takes message n, see nb_tcp_ordered */
+    uint32_t next_post;                         /* number of the next receive */
+    struct nb_tcp_rreq *oldest, **oldest_end;   /* receives that have not tested done */
     struct nb_tcp_buffer *active;               /* messages with parts that are still to be seen or read */
     struct nb_tcp_buffer *kept, **kept_end; /* messages with a word that is still to be carried out, by seq */
     struct nb_tcp_slots slots;
@@ -385,6 +389,7 @@ int nb_tcp_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const
 int nb_tcp_recv_test(struct nb_tcp_rreq *req, int *done, size_t *sizes);
 int nb_tcp_recv_poll(struct nb_tcp_recv *s, struct pollfd *fds, int max);
 int nb_tcp_watch_fd(void *recv_comm);
+unsigned nb_tcp_ordered(void *recv_comm);
 int nb_tcp_close_recv(void *recv_comm);
 
 #endif

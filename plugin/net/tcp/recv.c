@@ -4,6 +4,9 @@
  * frame header, match, payload. Payload goes from the kernel straight to its destination. One read takes the
  * rest of a payload together with up to NB_TCP_READ_AHEAD further bytes, which usually hold the next header.
  *
+ * A socket that waits for a lost packet holds up the headers behind it. Where receives have an order
+ * (nb_tcp_ordered), the other sockets go on: a message's number tells its receive.
+ *
  * A message that the sender must send again comes behind frames that may lack a receive until that message is
  * complete. Until it has come, such frames are parked in memory.
  */
@@ -34,6 +37,7 @@ int nb_tcp_recv_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t
         return -ENOMEM;
     nb_tcp_comm_init(&s->c, dev, false, fds[0], n, conn_id, sizeof(struct nb_tcp_rreq));
     s->posted_end = &s->posted;
+    s->oldest_end = &s->oldest;
     s->kept_end = &s->kept;
     s->parked_end = &s->parked;
     for (int i = 0; i < n; i++)
@@ -104,6 +108,22 @@ static struct nb_tcp_buffer *take_posted(struct nb_tcp_recv *s, int32_t tag)
     return NULL;
 }
 
+/* Remove and return the receive for message `seq`, which is not seen yet, or return NULL. */
+static struct nb_tcp_buffer *take_numbered(struct nb_tcp_recv *s, uint32_t seq, int32_t tag)
+{
+    for (struct nb_tcp_buffer **p = &s->posted; *p; p = &(*p)->next) {
+        struct nb_tcp_buffer *buffer = *p;
+
+        if (buffer->seq != seq || buffer->tag != tag)
+            continue;
+        *p = buffer->next;
+        if (!buffer->next)
+            s->posted_end = p;
+        return buffer;
+    }
+    return NULL;
+}
+
 /* Tell the sender why this side refuses its connection from here on. The sockets stay open until the comm is
  * closed: closing them now, with unread bytes inside, could send a reset that overtakes this frame. */
 static void tell_sender(struct nb_tcp_recv *s, const struct nb_tcp_frame *about, int err, size_t cap)
@@ -141,21 +161,42 @@ static void list_active(struct nb_tcp_recv *s, struct nb_tcp_buffer *buffer)
     s->active = buffer;
 }
 
+/* Return the message in parts with this number, or NULL. */
+static struct nb_tcp_buffer *active_of(const struct nb_tcp_recv *s, uint32_t seq)
+{
+    struct nb_tcp_buffer *buffer = s->active;
+
+    while (buffer && buffer->seq != seq)
+        buffer = buffer->next;
+    return buffer;
+}
+
 /* Return the receive for the frame, or NULL when there is none yet, or on an error. */
 static struct nb_tcp_buffer *match(struct nb_tcp_recv *s, const struct nb_tcp_frame *f)
 {
     uint32_t ahead = f->seq - s->c.next_seq;
     struct nb_tcp_buffer *buffer = NULL;
 
-    if (ahead == 0) {
+    if (s->ordered && (int32_t)(f->seq - s->next_post) < 0) {
+        buffer = take_numbered(s, f->seq, f->tag);
+        /* Deltas refer to the message before them. */
+        if (buffer ? f->word != NB_TCP_PLAIN : ahead <= NB_TCP_MAX_AHEAD && !active_of(s, f->seq)) {
+            protocol_error(s, f, "it fits no receive of a connection with an order");
+            return NULL;
+        }
+    } else if (ahead == 0) {
         buffer = take_posted(s, f->tag);
         if (!buffer)
             return NULL;
+    } else if (ahead <= NB_TCP_MAX_AHEAD) {
+        return NULL; /* it waits until the messages before it are matched */
+    }
+    if (buffer) {
         if (f->size > buffer->cap + (f->word >= NB_TCP_DELTA ? NB_TCP_DELTA_BYTES : 0)) {
             too_long(s, f, buffer->cap);
             return NULL;
         }
-        s->c.next_seq++;
+        s->c.next_seq = !s->ordered ? s->c.next_seq + 1 : s->posted ? s->posted->seq : s->next_post;
         buffer->size = f->size;
         buffer->seq = f->seq;
         buffer->word = f->word;
@@ -171,12 +212,8 @@ static struct nb_tcp_buffer *match(struct nb_tcp_recv *s, const struct nb_tcp_fr
         }
         if (f->len < f->size)
             list_active(s, buffer);
-    } else if (ahead <= NB_TCP_MAX_AHEAD) {
-        return NULL; /* it waits until the messages before it are matched */
     } else {
-        buffer = s->active;
-        while (buffer && buffer->seq != f->seq)
-            buffer = buffer->next;
+        buffer = active_of(s, f->seq);
         if (buffer && buffer->again && buffer->word == f->word) {
             if (f->size > buffer->cap) {
                 too_long(s, f, buffer->cap);
@@ -521,7 +558,7 @@ int nb_tcp_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const
 
     (void)mhandles;
     *request = NULL;
-    if (n < 1 || n > NB_NET_MAX_RECVS)
+    if (n < 1 || n > (s->ordered ? 1 : NB_NET_MAX_RECVS))
         return -EINVAL;
     for (int i = 0; i < n; i++) {
         if (!data[i] && sizes[i])
@@ -538,8 +575,15 @@ int nb_tcp_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const
                                               .cap = sizes[i],
                                               .tag = tags ? tags[i] : 0,
                                               .coded = r->buffer[i].coded};
+        if (s->ordered)
+            r->buffer[i].seq = s->next_post++;
         *s->posted_end = &r->buffer[i];
         s->posted_end = &r->buffer[i].next;
+    }
+    if (s->ordered) {
+        r->later = NULL;
+        *s->oldest_end = r;
+        s->oldest_end = &r->later;
     }
     s->c.unfinished++;
     /* Bytes that are already in our memory do not wake an owner that sleeps on the sockets, so move them
@@ -554,6 +598,18 @@ int nb_tcp_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const
     return 0;
 }
 
+/* Take a receive that tests done out of the list. It is the oldest, or close to it. */
+static void forget(struct nb_tcp_recv *s, const struct nb_tcp_rreq *r)
+{
+    struct nb_tcp_rreq **p = &s->oldest;
+
+    while (*p != r)
+        p = &(*p)->later;
+    *p = r->later;
+    if (!r->later)
+        s->oldest_end = p;
+}
+
 int nb_tcp_recv_test(struct nb_tcp_rreq *r, int *done, size_t *sizes)
 {
     struct nb_tcp_recv *s = r->head.comm;
@@ -566,15 +622,18 @@ int nb_tcp_recv_test(struct nb_tcp_rreq *r, int *done, size_t *sizes)
     *done = 1;
     for (int i = 0; sizes && i < r->n; i++)
         sizes[i] = r->buffer[i].size;
+    if (s->ordered)
+        forget(s, r);
     nb_tcp_comm_tested(&s->c, &r->head);
     return 0;
 }
 
 int nb_tcp_recv_poll(struct nb_tcp_recv *s, struct pollfd *fds, int max)
 {
+    const bool done = s->ordered ? s->oldest && s->oldest->head.done : s->c.done_untested > 0;
     int n = 0;
 
-    if (s->c.err || s->c.done_untested > 0 || s->answer.left || max < s->c.nstreams)
+    if (s->c.err || done || s->answer.left || max < s->c.nstreams)
         return -1;
     if (s->c.unfinished == 0)
         return 0;
@@ -596,6 +655,17 @@ int nb_tcp_watch_fd(void *recv_comm)
     const struct nb_tcp_recv *s = recv_comm;
 
     return s->c.nstreams > 1 ? -1 : s->stream[0].fd;
+}
+
+unsigned nb_tcp_ordered(void *recv_comm)
+{
+    struct nb_tcp_recv *s = recv_comm;
+
+    if (s->c.nstreams == 1 || s->granted || s->c.unfinished || s->c.done_untested)
+        return 0;
+    s->ordered = true;
+    s->next_post = s->c.next_seq;
+    return NB_TCP_REQ_MAX;
 }
 
 int nb_tcp_close_recv(void *recv_comm)

@@ -16,7 +16,9 @@
  * DATA frames. Each frame takes any stream with room, and the frames of a stream are in order of seq. The
  * receiver assigns a message to a receive when it has read the first of its frames *and* has assigned all
  * messages before it. A stream whose next frame is too new waits ("parked"). The oldest message is never
- * behind a newer one on its stream, so that this cannot deadlock.
+ * behind a newer one on its stream, so that this cannot deadlock. Where the owner promises an order of its
+ * receives (`ordered` in net/transport.h), message n goes to receive n at once, and only a stream whose
+ * receive is not posted waits.
  *
  * Threads: the caller of isend, irecv and test does all I/O. One thread at a time uses a connection, so there
  * are no locks.
@@ -163,6 +165,7 @@ const struct nb_net_ops nb_net_tcp = {
     .early = 1,
     .poll_fds = tcp_poll_fds,
     .watch_fd = nb_tcp_watch_fd,
+    .ordered = nb_tcp_ordered,
     .peer_name = tcp_peer_name,
     .wire_bytes = tcp_wire_bytes,
     .resent = nb_tcp_resent,
