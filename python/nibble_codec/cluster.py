@@ -113,8 +113,8 @@ class Cluster:
             raise ValueError("the cluster is closed")
         return self._handle
 
-    def _operate(self, name: str, send: Sequence[Array], recv: Optional[List[Array]], send_factor: int, recv_factor: int,
-                 type_name: Optional[str], *buffer: int) -> List[Array]:
+    def _operate(self, name: str, send: Sequence[Array], recv: Optional[List[Array]], send_factor: int,
+                 recv_factor: int, type_name: Optional[str], *buffer: int) -> List[Array]:
         handle = self._open()
         views, send_array = self._views(send, None, type_name, False)
         if views[0].count % send_factor:
@@ -155,8 +155,8 @@ class Cluster:
         import numpy
         values = numpy.zeros(count, dtype=numpy.float32)
         try:
-            _library.call("nb_emulate_residual", self._open(), node, _function(function), buffer, block, count, None, None,
-                          values.ctypes.data)
+            _library.call("nb_emulate_residual", self._open(), node, _function(function), buffer, block, count,
+                          None, None, values.ctypes.data)
         except _library.Error as err:
             if err.errno == errno.ENOENT:
                 return None

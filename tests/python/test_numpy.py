@@ -157,7 +157,7 @@ class Nodes(unittest.TestCase):
                 nc.Cluster(**arguments)
         with nc.Cluster(2, {"RS": "raw"}) as cluster:  # works after all that
             for ask in (lambda: cluster.figures("bogus"), lambda: cluster.residual(0, 4, function="bogus")):
-                with self.assertRaisesRegex(ValueError, "no function 'bogus': reduce_scatter, all_gather, all_reduce"):
+                with self.assertRaisesRegex(ValueError, "no function 'bogus': reduce_scatter, all_"):
                     ask()
         with self.assertRaisesRegex(ValueError, "is closed"):
             cluster.figures()
