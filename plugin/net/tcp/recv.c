@@ -92,29 +92,14 @@ static void send_answer(struct nb_tcp_recv *s)
     }
 }
 
-/* Remove and return the oldest receive with this tag that has no message, or return NULL. */
-static struct nb_tcp_buffer *take_posted(struct nb_tcp_recv *s, int32_t tag)
+/* Remove and return the receive for a message that is not seen yet, or return NULL: the one of its number
+ * where receives have an order, else the oldest one with its tag. */
+static struct nb_tcp_buffer *take_posted(struct nb_tcp_recv *s, const struct nb_tcp_frame *f)
 {
     for (struct nb_tcp_buffer **p = &s->posted; *p; p = &(*p)->next) {
         struct nb_tcp_buffer *buffer = *p;
 
-        if (buffer->tag != tag)
-            continue;
-        *p = buffer->next;
-        if (!buffer->next)
-            s->posted_end = p;
-        return buffer;
-    }
-    return NULL;
-}
-
-/* Remove and return the receive for message `seq`, which is not seen yet, or return NULL. */
-static struct nb_tcp_buffer *take_numbered(struct nb_tcp_recv *s, uint32_t seq, int32_t tag)
-{
-    for (struct nb_tcp_buffer **p = &s->posted; *p; p = &(*p)->next) {
-        struct nb_tcp_buffer *buffer = *p;
-
-        if (buffer->seq != seq || buffer->tag != tag)
+        if (buffer->tag != f->tag || (s->ordered && buffer->seq != f->seq))
             continue;
         *p = buffer->next;
         if (!buffer->next)
@@ -178,14 +163,14 @@ static struct nb_tcp_buffer *match(struct nb_tcp_recv *s, const struct nb_tcp_fr
     struct nb_tcp_buffer *buffer = NULL;
 
     if (s->ordered && (int32_t)(f->seq - s->next_post) < 0) {
-        buffer = take_numbered(s, f->seq, f->tag);
+        buffer = take_posted(s, f);
         /* Deltas refer to the message before them. */
         if (buffer ? f->word != NB_TCP_PLAIN : ahead <= NB_TCP_MAX_AHEAD && !active_of(s, f->seq)) {
             protocol_error(s, f, "it fits no receive of a connection with an order");
             return NULL;
         }
     } else if (ahead == 0) {
-        buffer = take_posted(s, f->tag);
+        buffer = take_posted(s, f);
         if (!buffer)
             return NULL;
     } else if (ahead <= NB_TCP_MAX_AHEAD) {
