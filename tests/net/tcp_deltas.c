@@ -199,22 +199,27 @@ static uint64_t virtual_ns(void *arg)
     return (uint64_t)(ns + ns_idle);
 }
 
-/* By default a connection sends what is faster: deltas that take less time than the plain message, else
- * plain messages, and tries again after some rounds. */
-START_TEST(faster)
+/* Connect with a judge, in virtual time, and push the same model twice. Return the judge. */
+static struct nb_tcp_judge *judged(double delta_ns)
 {
-    struct nb_tcp_judge *j;
-    double plain = 0, delta = 0;
-    int probes = 0;
-
     up("NIBBLE_P2P=auto", 1);
     net_context()->clock.now_ns = virtual_ns;
     new_model(7);
     ns_of_byte = 8;
-    ns_of_delta = 1e6;
-    j = &((struct nb_tcp_send *)p.send)->deltas->judge;
+    ns_of_delta = delta_ns;
     push();
     push();
+    return &((struct nb_tcp_send *)p.send)->deltas->judge;
+}
+
+/* By default a connection sends what is faster: deltas that take less time than the plain message, else
+ * plain messages, and tries again after some rounds. */
+START_TEST(faster)
+{
+    struct nb_tcp_judge *j = judged(1e6);
+    double plain = 0, delta = 0;
+    int probes = 0;
+
     for (int i = 0; i < 100; i++) { /* now and then plain messages among them cost little time */
         const double ratio = push();
         plain += ratio;
@@ -231,8 +236,8 @@ START_TEST(faster)
         ck_assert_double_gt(push(), 1);
         ck_assert_int_eq(times_logged("rounds plain"), again + 1);
         ck_assert_uint_eq(((struct nb_tcp_send *)p.send)->deltas->slots.bytes, 0);
-        ck_assert_uint_gt(j->rest, 60 * (MESSAGES - 1));
-        j->rest = 0;
+        ck_assert_uint_gt(j->rest.left, 60 * (MESSAGES - 1));
+        j->rest.left = 0;
         ns_of_delta = 1e5;
         push();
         push();
@@ -252,28 +257,20 @@ END_TEST
 /* A rest ends with its time, too. A job that sends every few minutes would wait for the rounds for hours. */
 START_TEST(rare)
 {
-    struct nb_tcp_judge *j;
+    struct nb_tcp_judge *j = judged(1e7);
 
-    up("NIBBLE_P2P=auto", 1);
-    net_context()->clock.now_ns = virtual_ns;
-    new_model(7);
-    ns_of_byte = 8;
-    ns_of_delta = 1e7;
-    j = &((struct nb_tcp_send *)p.send)->deltas->judge;
-    push();
-    push();
     for (int again = 0; again < 6; again++) {
         const int minutes = again < 4 ? 1 << again : 16;
 
-        for (int i = 0; i < 4 && j->rest == 0; i++)
+        for (int i = 0; i < 4 && j->rest.left == 0; i++)
             push();
         ck_assert_int_eq(times_logged("rounds plain"), again + 1);
         ns_idle += (minutes - 0.5) * 60e9;
         push();
-        ck_assert_uint_gt(j->rest, 0);
+        ck_assert_uint_gt(j->rest.left, 0);
         ns_idle += 0.5 * 60e9;
         push();
-        ck_assert_uint_eq(j->rest, 0);
+        ck_assert_uint_eq(j->rest.left, 0);
     }
     ns_of_delta = 1e5;
     for (int i = 0; i < 3; i++)
@@ -296,15 +293,15 @@ START_TEST(rare_place)
     new_model(7);
     push(); /* one tag, so messages of one size have one place */
     place = &((struct nb_tcp_send *)p.send)->deltas->places.at[0];
-    rest = place->rest;
+    rest = place->rest.left;
     ck_assert_uint_gt(rest, 0);
     ns_idle += 14 * 60e9;
     push();
-    ck_assert_uint_lt(place->rest, rest);
-    rest = place->rest;
+    ck_assert_uint_lt(place->rest.left, rest);
+    rest = place->rest.left;
     ns_idle += 60e9;
     push();
-    ck_assert_uint_gt(place->rest, rest);
+    ck_assert_uint_gt(place->rest.left, rest);
     down();
 }
 END_TEST

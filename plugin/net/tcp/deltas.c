@@ -33,7 +33,7 @@
 #define MOST_BYTES (64u << 20)
 #define SHARE 8u  /* a connection gets this part of the bytes that are left */
 #define MISSES 3u /* deltas in a row that saved too little, before the slot is given up */
-#define REST 255u /* messages of the place that then go plain, or as long as this */
+#define REST 255u /* messages of the place that then go plain, for REST_NS at most */
 #define REST_NS (15 * 60 * (int64_t)NB_NS_PER_S)
 #define STALE 4u      /* rounds without use after which a slot can be replaced */
 #define TRIAL 32u     /* slots in use until deltas pay again */
@@ -268,7 +268,7 @@ void nb_tcp_deltas_confirmed(struct nb_tcp_send *s, uint32_t seq)
             "tcp: deltas to %s take %.0f us a MiB, plain messages %.0f us: %s sends %u rounds plain, "
             "for %u minutes at most (NIBBLE_P2P=delta: all as deltas)",
             s->c.peer, delta * 1048.576, plain * 1048.576, s->c.local, j->rounds,
-            (unsigned)((j->rest_until_ns - now) / (60 * (int64_t)NB_NS_PER_S)));
+            (unsigned)((j->rest.until_ns - now) / (60 * (int64_t)NB_NS_PER_S)));
 }
 
 /* ---- a message --------------------------------------------------------------------------------------- */
@@ -313,10 +313,8 @@ static uint16_t plan(struct nb_tcp_send *s, const void *data, size_t size, int32
                       : nb_tcp_place_of(&d->places, data, size, &known);
     if (!place || !known)
         return NB_TCP_PLAIN;
-    if (place->rest > 0 && now < place->rest_until_ns) { /* of late its deltas saved too little */
-        place->rest--;
+    if (nb_tcp_rests(&place->rest, now)) /* of late its deltas saved too little */
         return NB_TCP_PLAIN;
-    }
     if (place->slot == NB_TCP_NO_SLOT)
         return keep(s, place, data, size);
     slot = &d->slots.at[place->slot];
@@ -327,8 +325,7 @@ static uint16_t plan(struct nb_tcp_send *s, const void *data, size_t size, int32
     if (!len) {
         slot->width = 0;
         if (++place->misses == MISSES) {
-            place->rest = REST;
-            place->rest_until_ns = now + REST_NS;
+            place->rest = (struct nb_tcp_rest){REST, now + REST_NS};
             give_up(s, place);
             return NB_TCP_PLAIN;
         }
@@ -361,7 +358,7 @@ uint16_t nb_tcp_deltas_plan(struct nb_tcp_send *s, const void *data, size_t size
     now = nb_clock_ns(s->c.dev->tcp->clock);
     if (s->c.dev->tcp->net.ctx->params->p2p == NB_P2P_DELTA)
         return plan(s, data, size, tag, now, coded, length);
-    if (nb_tcp_judge_rests(&d->judge, now))
+    if (nb_tcp_rests(&d->judge.rest, now))
         return NB_TCP_PLAIN;
     word = plan(s, data, size, tag, now, coded, length);
     return nb_tcp_judge_sends(&d->judge, word, s->c.next_seq, size, now);

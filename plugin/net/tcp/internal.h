@@ -74,6 +74,23 @@ static inline void nb_tcp_comm_tested(struct nb_tcp_comm *c, struct nb_net_req *
 #define NB_TCP_PICKS 32       /* samples of a message */
 #define NB_TCP_NO_SLOT 0xffff /* of a place */
 
+/* A time in which messages go plain: so many of them, or until `until_ns`, whichever ends first. */
+struct nb_tcp_rest {
+    uint64_t left;
+    int64_t until_ns;
+};
+
+/* Return whether the next message goes plain, and count it. */
+static inline bool nb_tcp_rests(struct nb_tcp_rest *r, int64_t now_ns)
+{
+    if (r->left > 0 && now_ns < r->until_ns) {
+        r->left--;
+        return true;
+    }
+    r->left = 0;
+    return false;
+}
+
 /* A message of a round that repeats. */
 struct nb_tcp_place {
     size_t size;
@@ -81,8 +98,7 @@ struct nb_tcp_place {
     uint16_t pick[NB_TCP_PICKS]; /* samples of its last content, where content does */
     uint16_t slot;               /* where both ends keep this content, or NB_TCP_NO_SLOT */
     uint8_t misses;              /* deltas in a row that saved too little */
-    uint8_t rest;                /* times to leave it alone, until rest_until_ns at the latest */
-    int64_t rest_until_ns;
+    struct nb_tcp_rest rest;
 };
 
 struct nb_tcp_places {
@@ -124,18 +140,15 @@ struct nb_tcp_judge {
     unsigned n; /* messages in `at`, the oldest is number `first` */
     unsigned first;
     struct nb_tcp_timed at[NB_TCP_TIMED];
-    int64_t last_ns; /* of the last confirmation */
-    bool probing;    /* plain messages are sent to be measured */
-    double left_ns;  /* time that deltas take until then */
-    unsigned sent;   /* plain messages */
-    unsigned rounds; /* of the last rest, 0 when deltas have paid since */
-    uint64_t rest;   /* messages that are left of a rest, which ends at that time at the latest */
-    int64_t rest_until_ns;
+    int64_t last_ns;         /* of the last confirmation */
+    bool probing;            /* plain messages are sent to be measured */
+    double left_ns;          /* time that deltas take until then */
+    unsigned sent;           /* plain messages */
+    unsigned rounds;         /* of the last rest, 0 when deltas have paid since */
+    struct nb_tcp_rest rest; /* because deltas did not pay */
     struct nb_tcp_speed plain, delta;
 };
 
-/* Return whether the next message goes plain because deltas did not pay. */
-bool nb_tcp_judge_rests(struct nb_tcp_judge *j, int64_t now_ns);
 /* Return whether a message goes plain instead of as a delta, to measure that: for about a hundredth of the
  * time that messages take. */
 bool nb_tcp_judge_probes(struct nb_tcp_judge *j);

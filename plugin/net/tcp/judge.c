@@ -31,16 +31,6 @@ static void add_time(struct nb_tcp_speed *speed, unsigned n, double bytes, doubl
     speed->bytes += bytes;
 }
 
-bool nb_tcp_judge_rests(struct nb_tcp_judge *j, int64_t now_ns)
-{
-    if (j->rest > 0 && now_ns < j->rest_until_ns) {
-        j->rest--;
-        return true;
-    }
-    j->rest = 0;
-    return false;
-}
-
 bool nb_tcp_judge_probes(struct nb_tcp_judge *j)
 {
     if (j->delta.n < DELTA_LEAST)
@@ -112,8 +102,7 @@ bool nb_tcp_judge_confirmed(struct nb_tcp_judge *j, uint32_t seq, int64_t now_ns
 void nb_tcp_judge_rest(struct nb_tcp_judge *j, unsigned messages, int64_t now_ns)
 {
     j->rounds = !j->rounds ? REST_LEAST : 2 * j->rounds < REST_MOST ? 2 * j->rounds : REST_MOST;
-    j->rest = (uint64_t)j->rounds * messages;
-    j->rest_until_ns = now_ns + j->rounds * REST_ROUND_NS;
+    j->rest = (struct nb_tcp_rest){(uint64_t)j->rounds * messages, now_ns + j->rounds * REST_ROUND_NS};
     memset(&j->plain, 0, sizeof(j->plain));
     memset(&j->delta, 0, sizeof(j->delta));
 }
