@@ -159,17 +159,12 @@ sum() {
         awk '{ printf "%.0f %.1f\n", $2 / 1000, 8 * $1 * $3 / $2 }'
 }
 
-# medians: of each column of the lines of standard input.
+# medians FILE: of each column of its lines.
 medians() {
-    awk '{ for (i = 1; i <= NF; i++) v[i, NR] = $i; if (NF > columns) columns = NF }
-    END {
-        for (i = 1; i <= columns; i++) {
-            for (a = 1; a <= NR; a++)
-                for (b = NR; b > a; b--)
-                    if (v[i, b] + 0 < v[i, b - 1] + 0) { t = v[i, b]; v[i, b] = v[i, b - 1]; v[i, b - 1] = t }
-            printf "%s%s", (i > 1 ? " " : ""), (v[i, int((NR + 1) / 2)] + v[i, int(NR / 2) + 1]) / 2
-        }
-    }'
+    for column in $(seq "$(awk '{ print NF; exit }' "$1")"); do
+        awk -v i="$column" '{ print $i }' "$1" | sort -n |
+            awk '{ v[NR] = $1 } END { printf "%s ", (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'
+    done
 }
 
 # As nibble's tuner chooses it: all of the operation in flight.
@@ -202,7 +197,7 @@ for rate in $rates; do
             done
             unpath
             [ $failed = 0 ] || exit 1
-            row="$rate $trip $loss $(medians <"$tmp/rounds")"
+            row="$rate $trip $loss $(medians "$tmp/rounds")"
             if [ "$nodes" -gt 1 ]; then
                 echo "$row" | awk '{
                     printf "%7s %6s %6s %8.1f | %9.0f | %9.0f %9.2f | %9.0f %9.2f %10.2f\n", $1, $2, $3, $4,
@@ -211,8 +206,7 @@ for rate in $rates; do
             fi
             echo "$row" | awk '{
                 printf "%7s %6s %6s %8.1f | %9.0f %8.1f %8.2f | %9.0f %8.1f %8.2f | %.2f\n", $1, $2, $3, $4,
-                    $5, $6,
-                    $4 ? $6 / $4 : 0, $7, $8, $4 ? $8 / $4 : 0, $5 / $7 }'
+                    $5, $6, $4 ? $6 / $4 : 0, $7, $8, $4 ? $8 / $4 : 0, $5 / $7 }'
         done
     done
 done
