@@ -198,14 +198,43 @@ nb_cu_result fMemHostGetDevicePointer_v2(nb_cu_ptr *at, void *p, unsigned flags)
     return 0;
 }
 
+enum { PAGE = 4096, LARGE = 1 << 20, TILE = 4 << 20 };
+
+/* Return large memory full of 0x5a. Few of its pages are used. The others are those of one tile, which costs
+ * less than to fill them. An access behind the memory's last page ends the program. */
+static void *large_memory(size_t bytes)
+{
+    const size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
+    const int fd = memfd_create("fake GPU", MFD_CLOEXEC);
+    char *at = mmap(NULL, whole + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *tile;
+
+    if (fd < 0 || ftruncate(fd, TILE) || at == MAP_FAILED)
+        abort();
+    tile = mmap(NULL, TILE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (tile == MAP_FAILED)
+        abort();
+    memset(tile, 0x5a, TILE);
+    munmap(tile, TILE);
+    for (size_t i = 0; i < whole; i += TILE)
+        if (mmap(at + i, whole - i < TILE ? whole - i : TILE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
+                 fd, 0) == MAP_FAILED)
+            abort();
+    close(fd);
+    return at;
+}
+
 nb_cu_result fMemAlloc_v2(nb_cu_ptr *at, size_t bytes)
 {
     void *p;
     CALL_IN_CONTEXT("cuMemAlloc");
-    p = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
-    if (!p)
-        return NB_CU_OUT_OF_MEMORY;
-    memset(p, 0x5a, bytes);
+    if (bytes >= LARGE) {
+        p = large_memory(bytes);
+    } else {
+        p = aligned_alloc(PAGE, (bytes + PAGE - 1) / PAGE * PAGE);
+        if (!p)
+            return NB_CU_OUT_OF_MEMORY;
+        memset(p, 0x5a, bytes);
+    }
     know(p, bytes, FAKE_DEVICE);
     *at = (uintptr_t)p;
     return 0;
@@ -214,8 +243,12 @@ nb_cu_result fMemAlloc_v2(nb_cu_ptr *at, size_t bytes)
 nb_cu_result fMemFree_v2(nb_cu_ptr at)
 {
     void *p = (void *)(uintptr_t)at;
-    forget(p);
-    free(p);
+    const size_t bytes = forget(p);
+
+    if (bytes >= LARGE)
+        munmap(p, (bytes + PAGE - 1) / PAGE * PAGE + PAGE);
+    else
+        free(p);
     CALL_IN_CONTEXT("cuMemFree");
     return 0;
 }

@@ -68,6 +68,8 @@ static void run_item(struct fake_item *it)
     case SET:
         if (it->bytes == 4 && (uintptr_t)it->at % 4 == 0)
             __atomic_store_n((uint32_t *)(void *)it->at, it->pattern, __ATOMIC_RELEASE);
+        else if (!it->pattern)
+            fake_zero(it->at, it->bytes);
         else
             memset(it->at, (int)it->pattern, it->bytes);
         break;
