@@ -53,12 +53,12 @@ echo "through the plugin: bytes, weights, equal bits in every run"
 # shellcheck disable=SC2086
 run 0 first $quick "$@"
 says "ok *4 bits, feedback: weights equal"
-# shellcheck disable=SC2086
-run 0 again $quick "$@"
-for kind in raw nofeedback feedback; do
-    cmp "$dir/first/loss-$kind.csv" "$dir/again/loss-$kind.csv" || fail "$kind: two runs differ"
-done
-if [ -z "${NB_SANITIZE-}" ]; then
+if [ -z "${NB_SANITIZE-}" ]; then # a second run has the code of the first
+    # shellcheck disable=SC2086
+    run 0 again $quick "$@"
+    for kind in raw nofeedback feedback; do
+        cmp "$dir/first/loss-$kind.csv" "$dir/again/loss-$kind.csv" || fail "$kind: two runs differ"
+    done
     says "ok *4 bits, no feedback: quantized reduce-scatters send"
     says "ok *4 bits, feedback: quantized reduce-scatters send"
     says "reduce_scatter:bfloat16:[0-9]*@2: a gradient (step [0-9]*): the gathered weights follow its sums"
