@@ -36,10 +36,10 @@ static struct outcome run(enum framework f, unsigned variants, uint32_t steps, c
     return o;
 }
 
-/* With NB_TEST_QUICK every third pair of a framework and a variant, all frameworks and all variants. */
+/* With NB_TEST_QUICK every fifth pair of a framework and a variant, all frameworks and all variants. */
 static int is_left_out(unsigned framework, unsigned variant)
 {
-    return getenv("NB_TEST_QUICK") && (framework + variant) % 3;
+    return getenv("NB_TEST_QUICK") && (framework + variant) % 5;
 }
 
 static const struct replay plain = {.known = NB_PROFILE_GROUPS, .ahead = 40, .seed = 9};
@@ -223,6 +223,8 @@ START_TEST(test_few_layers)
             struct trace trace;
             struct outcome o;
 
+            if (getenv("NB_TEST_QUICK") && ((unsigned)f + l) % 3)
+                continue;
             trace_make_small(&trace, (enum framework)f, V_EVAL | V_BATCH, layers[l], 200, 5, 64);
             o = replay(&trace, &plain);
             free(trace.event);
