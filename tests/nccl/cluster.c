@@ -14,6 +14,7 @@
  *     weights  rounds of broadcasts of the same weights, of which 3 % change from round to round, in the
  *              orders of calls of weights.c
  *     push     the same, measured: NB_PUSH has the words WAY BYTES WARM-UP ROUNDS PERCENT...
+ *     sums     all-reduces of gradients in BF16, measured: NB_SUMS has the words BYTES WARM-UP ROUNDS
  *     said     the framework's word: sums of two communicators whose names say what they sum, and calls of
  *              one group whose tags say otherwise (tags from NCCL 2.31 on)
  *     chosen   calls that choose rings themselves, between coded sums and in one group with them: exact, and
@@ -46,6 +47,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "codec/fp.h"
 #include "nibble/nccl_types.h"
 #include "policy/job/job.h"
 #include "ranks.h"
@@ -349,6 +351,59 @@ static void coded(struct member *m)
 static void named(struct member *m)
 {
     train(m, false);
+}
+
+struct sums { /* gradients of a measured all-reduce */
+    uint16_t *in, *out;
+    size_t count;
+};
+
+static void sum_once(const struct member *m, void *arg)
+{
+    const struct sums *s = arg;
+
+    check(nccl.all_reduce(s->in, s->out, s->count, ncclBfloat16, ncclSum, m->comm, m->stream),
+          "ncclAllReduce");
+    stream_wait(m->stream);
+}
+
+static void sums(struct member *m)
+{
+    const char *text = getenv("NB_SUMS");
+    double seconds[MOST_ROUNDS], error = 0, power = 0, before;
+    struct sums s = {0};
+    char what[64];
+    size_t bytes;
+    int warm, rounds;
+
+    if (!text || sscanf(text, "%zu %d %d", &bytes, &warm, &rounds) != 3 || rounds < 1 || rounds > MOST_ROUNDS)
+        die("NB_SUMS: no \"BYTES WARM-UP ROUNDS\"");
+    s.count = bytes / 2;
+    s.in = device_alloc(bytes);
+    s.out = device_alloc(bytes);
+    for (size_t i = 0; i < s.count; i++)
+        s.in[i] = nb_f32_to_bf16(gradient(i, m->rank, 0));
+    open_comm(m, NULL);
+    for (int i = 0; i < warm; i++)
+        timed(m, sum_once, &s);
+    before = link_bytes();
+    for (int i = 0; i < rounds; i++)
+        seconds[i] = timed(m, sum_once, &s);
+    for (size_t i = 0; i < s.count; i++) {
+        double want = 0;
+        for (int r = 0; r < m->ranks; r++)
+            want += (double)nb_bf16_to_f32(nb_f32_to_bf16(gradient(i, r, 0)));
+        const double off = (double)nb_bf16_to_f32(s.out[i]) - want;
+        error += off * off;
+        power += want * want;
+    }
+    if (error > 0.05 * power)
+        die("rank %d: sums of %zu bytes are off by %g of their power", m->rank, bytes, error / power);
+    snprintf(what, sizeof(what), "sums %zu", bytes);
+    print_times(m, what, seconds, rounds, before);
+    close_comm(m);
+    device_free(s.in);
+    device_free(s.out);
 }
 
 /* Sums of a communicator that names them, and of calls with tags. Those of a group have several sizes, which
@@ -686,11 +741,11 @@ static void lost(struct member *m)
 static const struct {
     const char *name;
     void (*run)(struct member *);
-} cases[] = {{"raw", raw},           {"coded", coded},        {"named", named},      {"sharded", sharded},
-             {"weights", weights},   {"push", push},          {"said", said},        {"chosen", chosen},
-             {"again", again},       {"many", many},          {"split", split},      {"shrink", shrink},
-             {"grow", grow},         {"revoke", revoke_comm}, {"abort", abort_comm}, {"windows", windows},
-             {"exchange", exchange}, {"beside", beside},      {"lost", lost}};
+} cases[] = {{"raw", raw},         {"coded", coded},       {"named", named},        {"sharded", sharded},
+             {"weights", weights}, {"push", push},         {"sums", sums},          {"said", said},
+             {"chosen", chosen},   {"again", again},       {"many", many},          {"split", split},
+             {"shrink", shrink},   {"grow", grow},         {"revoke", revoke_comm}, {"abort", abort_comm},
+             {"windows", windows}, {"exchange", exchange}, {"beside", beside},      {"lost", lost}};
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 
 /* Count the entries of a folder, but not the files that hold memory of emulated GPUs: NCCL 2.32.3 never frees

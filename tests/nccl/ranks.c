@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "nibble/nccl_types.h"
@@ -85,6 +86,55 @@ struct config {
 };
 
 #define MAGIC 0xcafebeef
+
+double timed(const struct member *m, void (*run)(const struct member *m, void *arg), void *arg)
+{
+    struct timespec from, to;
+
+    meet(m->ranks);
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    run(m, arg);
+    meet(m->ranks);
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    return (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
+}
+
+double link_bytes(void)
+{
+    unsigned long long in = 0, out = 0;
+    FILE *f = fopen("/proc/self/net/dev", "r");
+    char line[512];
+
+    while (f && fgets(line, sizeof(line), f))
+        if (sscanf(line, " hx0: %llu %*u %*u %*u %*u %*u %*u %*u %llu", &in, &out) == 2)
+            break;
+    if (f)
+        fclose(f);
+    return (double)(in > out ? in : out);
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+void print_times(const struct member *m, const char *what, double *seconds, int rounds, double before)
+{
+    double most = 0;
+
+    shared->sum[m->rank] = (uint64_t)(link_bytes() - before);
+    meet(m->ranks);
+    for (int r = 0; r < m->ranks; r++)
+        most = (double)shared->sum[r] > most ? (double)shared->sum[r] : most;
+    qsort(seconds, (size_t)rounds, sizeof(seconds[0]), compare);
+    if (m->rank == 0)
+        printf("%s: %.6f s (%.6f to %.6f), %.0f bytes\n", what, seconds[rounds / 2], seconds[0],
+               seconds[rounds - 1], most / rounds);
+    fflush(stdout);
+    meet(m->ranks);
+}
 
 struct call_config config_of(const char *algorithms, uint64_t tag)
 {

@@ -9,6 +9,7 @@
 #include "library.h"
 
 #define MAX_RANKS 17
+#define MOST_ROUNDS 16 /* that print_times takes */
 
 struct id { /* ncclUniqueId */
     char bytes[128];
@@ -78,6 +79,14 @@ struct member { /* a rank of a communicator */
 
 /* Wait until all ranks are here. A rank that dies ends the others through the parent. */
 void meet(int ranks);
+
+/* Call `run` on all ranks, and return the seconds until it ended on all of them. */
+double timed(const struct member *m, void (*run)(const struct member *m, void *arg), void *arg);
+/* Return the bytes of this node's interface hx0 so far, of the busier direction. */
+double link_bytes(void);
+/* Sort `seconds` of some rounds. Print the median, the extremes, and the bytes of a round on the busiest link
+ * since that link's link_bytes() was `before`. All ranks call it. */
+void print_times(const struct member *m, const char *what, double *seconds, int rounds, double before);
 
 /* Return a call's configuration. `algorithms` may be NULL, and `tag` 0. */
 struct call_config config_of(const char *algorithms, uint64_t tag);

@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "codec/fp.h"
 #include "nibble/nccl_types.h"
@@ -220,25 +219,33 @@ static void close_model(struct model *w)
     device_free(w->held);
 }
 
+struct next { /* a push of the next weights */
+    const struct way *way;
+    const struct model *w;
+};
+
+static void push_once(const struct member *m, void *arg)
+{
+    const struct next *next = arg;
+
+    next->way->push(m, next->w);
+}
+
 /* Push the next weights, and return the seconds until all ranks have them. */
 static double push_next(const struct member *m, struct model *w, const struct way *way, double percent,
                         unsigned round)
 {
-    struct timespec from, to;
+    struct next next = {way, w};
 
     change(w, percent, round);
     if (m->rank == 0)
         memcpy(w->held, w->want, w->at[w->tensors]);
     else
         memset(w->held, 0xff, w->at[w->tensors]);
-    meet(m->ranks);
-    clock_gettime(CLOCK_MONOTONIC, &from);
-    way->push(m, w);
-    meet(m->ranks);
-    clock_gettime(CLOCK_MONOTONIC, &to);
+    const double seconds = timed(m, push_once, &next);
     if (memcmp(w->held, w->want, w->at[w->tensors]) != 0)
         die("rank %d: wrong weights (%s, %g %% changed, round %u)", m->rank, way->name, percent, round);
-    return (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
+    return seconds;
 }
 
 /* ---- Cases --------------------------------------------------------------------------------------------- */
@@ -261,36 +268,14 @@ void weights(struct member *m)
     close_model(&w);
 }
 
-/* Bytes of this node's interface hx0 so far, of the busier direction. */
-static double link_bytes(void)
-{
-    unsigned long long in = 0, out = 0;
-    FILE *f = fopen("/proc/self/net/dev", "r");
-    char line[512];
-
-    while (f && fgets(line, sizeof(line), f))
-        if (sscanf(line, " hx0: %llu %*u %*u %*u %*u %*u %*u %*u %llu", &in, &out) == 2)
-            break;
-    if (f)
-        fclose(f);
-    return (double)(in > out ? in : out);
-}
-
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 void push(struct member *m)
 {
-    enum { LAYER = 9, MOST_ROUNDS = 16 };
+    enum { LAYER = 9 };
     static const unsigned share[LAYER] = {200, 50, 50, 200, 540, 540, 540, 1, 1}; /* of 2122 */
     const char *text = getenv("NB_PUSH");
     double seconds[MOST_ROUNDS], percent;
     struct model w = {0};
-    char name[16];
+    char name[16], what[64];
     size_t bytes, k = 0;
     int warm, rounds, used, n = 0;
 
@@ -315,17 +300,8 @@ void push(struct member *m)
         const double before = link_bytes();
         for (int i = 0; i < rounds; i++)
             seconds[i] = push_next(m, &w, &ways[k], percent, (unsigned)n++);
-        shared->sum[m->rank] = (uint64_t)(link_bytes() - before);
-        meet(m->ranks);
-        double most = 0;
-        for (int r = 0; r < m->ranks; r++)
-            most = (double)shared->sum[r] > most ? (double)shared->sum[r] : most;
-        qsort(seconds, (size_t)rounds, sizeof(seconds[0]), compare);
-        if (m->rank == 0)
-            printf("push %s %zu %g: %.6f s (%.6f to %.6f), %.0f bytes\n", name, bytes, percent,
-                   seconds[rounds / 2], seconds[0], seconds[rounds - 1], most / rounds);
-        fflush(stdout);
-        meet(m->ranks);
+        snprintf(what, sizeof(what), "push %s %zu %g", name, bytes, percent);
+        print_times(m, what, seconds, rounds, before);
     }
     close_comm(m);
     close_model(&w);

@@ -173,10 +173,7 @@ push() {
     way=$2
     line="$2 $(to_bytes "$bytes") $3 3 $4"
     shift 4
-    if ! env LD_LIBRARY_PATH="$tmp" NB_NETNS=n NB_PUSH="$line" NCCL_SOCKET_IFNAME=hx0 \
-        NCCL_TOPO_FILE="$here/../../tests/nccl/topology.xml" NCCL_ALGO=Ring NCCL_PROTO=Simple \
-        NCCL_P2P_LL_THRESHOLD=0 NCCL_MAX_NCHANNELS=2 NIBBLE_P2P_MAX_MB=16384 "$@" \
-        timeout 900 "$build/tests/nccl/cluster" "$library" "$tmp/layout" "$n" push >"$tmp/out" 2>&1; then
+    if ! links_nccl "$n" push "$@" NB_PUSH="$line" NCCL_ALGO=Ring NIBBLE_P2P_MAX_MB=16384; then
         tail -n 20 "$tmp/out" >&2
         echo "failed: $tool, broadcasts to $((n - 1)) nodes, $line" >&2
         failed=1
@@ -186,15 +183,6 @@ push() {
         printf "broadcast,%s,%s,%s,%s,%s,bfloat16,%s,,,%s,%s,,,,%s,\n", tool, way, n, mbps, $4, $3, round,
             $5, $10
     }' "$tmp/out" >>"$csv"
-}
-
-# What the library needs beside its file.
-find_library() {
-    [ -z "${library:-}" ] || return 0
-    library=${NB_NCCL_LIBRARIES%% *}
-    "${NB_PYTHON:-python3}" "$here/../../tests/nccl/layout.py" "$library" \
-        $("$build/tests/nccl/cluster" names) >"$tmp/layout" || exit 1
-    ln -s "$(realpath "$build")/tests/nccl/.libs/nvml.so" "$tmp/libnvidia-ml.so.1"
 }
 
 # Where schedules are not compared, the first of them.
@@ -254,13 +242,12 @@ run_set() {
         ;;
     broadcast)
         # The bytes of sockets and of raw messages do not depend on the values.
-        find_library
-        plugin=NCCL_NET_PLUGIN=$(realpath "$build")/.libs/libnccl-net-nibble.so
+        links_library
         for way in $ways; do
-            push sockets "$way" 1 3 NCCL_NET_PLUGIN=none
-            push raw "$way" 1 "3 100" "$plugin" NIBBLE_P2P=raw
+            push sockets "$way" 1 3 $links_sockets
+            push raw "$way" 1 "3 100" "$links_plugin" NIBBLE_P2P=raw
             for mode in delta auto; do
-                push $mode "$way" 2 "0 1 3 10 100" "$plugin" NIBBLE_P2P=$mode
+                push $mode "$way" 2 "0 1 3 10 100" "$links_plugin" NIBBLE_P2P=$mode
             done
         done
         ;;

@@ -9,6 +9,9 @@
 # links_up NODES MBPS  makes the hosts, or makes them anew.
 # links_down
 # links_perf  sets `perf`, the nibble-perf to use: NB_PERF, else that of the build in NB_BUILDDIR or in ".".
+# links_library  prepares NVIDIA's library, the first file of NB_NCCL_LIBRARIES, and sets links_plugin.
+# links_nccl NODES CASE SETTING...  runs a case of tests/nccl on that library, each node in its namespace, and
+#   writes to $tmp/out. One SETTING is $links_plugin (nibble) or $links_sockets (NCCL's own sockets).
 # on NODE COMMAND...  runs a command on a host.
 # on_named NODE NAME COMMAND...  the same, where the host is called NAME.
 
@@ -85,6 +88,29 @@ links_down() {
         ip netns del "$name"
     done
     links_nodes=0
+}
+
+links_sockets="NCCL_NET_PLUGIN=none"
+
+# What the library needs beside its file.
+links_library() {
+    [ -z "${links_file:-}" ] || return 0
+    links_build=$(realpath "${NB_BUILDDIR:-.}")
+    links_plugin=NCCL_NET_PLUGIN=$links_build/.libs/libnccl-net-nibble.so
+    links_file=${NB_NCCL_LIBRARIES%% *}
+    "${NB_PYTHON:-python3}" "$here/../../tests/nccl/layout.py" "$links_file" \
+        $("$links_build/tests/nccl/cluster" names) >"$tmp/layout" || exit 1
+    ln -s "$links_build/tests/nccl/.libs/nvml.so" "$tmp/libnvidia-ml.so.1"
+}
+
+links_nccl() {
+    links_nodes_of=$1
+    links_case=$2
+    shift 2
+    env LD_LIBRARY_PATH="$tmp" NB_NETNS=n NCCL_SOCKET_IFNAME=hx0 \
+        NCCL_TOPO_FILE="$here/../../tests/nccl/topology.xml" NCCL_PROTO=Simple NCCL_P2P_LL_THRESHOLD=0 \
+        NCCL_MAX_NCHANNELS=2 "$@" timeout 900 "$links_build/tests/nccl/cluster" "$links_file" "$tmp/layout" \
+        "$links_nodes_of" "$links_case" >"$tmp/out" 2>&1
 }
 
 on() {

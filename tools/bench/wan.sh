@@ -26,6 +26,9 @@
 # "/iperf3": payload that passes a link in an all-reduce, over its time, over iperf3's rate, both without what
 # is sent again. An all-reduce also waits for a round trip. Needs root, iproute2, /dev/net/tun, iperf3 and a C
 # compiler. 77 and a reason without them.
+#
+# NB_NCCL_LIBRARIES=FILE: NVIDIA's library (tests/nccl) runs the same all-reduces, too, on two channels: over
+# NCCL's own sockets, as many, in rings, and by nibble, raw and coded. Two hosts only.
 set -u
 here=$(cd "$(dirname "$0")" && pwd) || exit 1
 . "$here/links.sh"
@@ -159,6 +162,23 @@ sum() {
         awk '{ printf "%.0f %.1f\n", $2 / 1000, 8 * $1 * $3 / $2 }'
 }
 
+# library SETTING...: milliseconds of an all-reduce of NVIDIA's library, and Mbit/s that it sent.
+library() {
+    if ! links_nccl 2 sums "$@" NB_SUMS="$count 1 3"; then
+        tail -n 20 "$tmp/out" >&2
+        return 1
+    fi
+    awk '$1 == "sums" { printf "%.0f %.1f\n", 1000 * $3, 8e-6 * $8 / $3 }' "$tmp/out"
+}
+
+# by_nibble SETTING...: the same with nibble.
+by_nibble() {
+    library "$links_plugin" NCCL_COLLNET_ENABLE=1 NCCL_ALGO=CollnetDirect NCCL_BUFFSIZE=67108864 \
+        NIBBLE_GRAD=all NIBBLE_WARMUP_STEPS=0 NIBBLE_TCP_STREAMS="$streams" NIBBLE_LINK_MBPS="$rate" \
+        NIBBLE_LINK_RTT_US=$((trip * 1000)) NIBBLE_TCP_CONGESTION="$control" \
+        NIBBLE_TCP_PACE_MBPS=$((rate * pace / 100)) "$@"
+}
+
 # medians FILE: of each column of its lines.
 medians() {
     for column in $(seq "$(awk '{ print NF; exit }' "$1")"); do
@@ -168,9 +188,14 @@ medians() {
 }
 
 # As nibble's tuner chooses it: all of the operation in flight.
-chunk=$(awk -v b="$bytes" 'BEGIN {
-    n = b + 0; if (b ~ /[Kk]$/) n *= 1024; if (b ~ /[Mm]$/) n *= 1048576; if (b ~ /[Gg]$/) n *= 1073741824
-    c = int((n / 64 + 65535) / 65536) * 65536; if (c > 8388608) c = 8388608; print c }')
+count=$(numfmt --from=iec "$(echo "$bytes" | tr kmg KMG)") || exit 2
+chunk=$(((count / 64 + 65535) / 65536 * 65536))
+[ $chunk -le 8388608 ] || chunk=8388608
+with_nccl=
+if [ "${NB_NCCL_LIBRARIES:-}" ] && [ "$nodes" = 1 ]; then
+    links_library
+    with_nccl=1
+fi
 failed=0
 if [ "$nodes" -gt 1 ]; then
     printf '%7s %6s %6s %8s | %9s | %9s %9s | %9s %9s %10s\n' Mbit/s "rtt ms" "loss %" iperf3 \
@@ -192,7 +217,14 @@ for rate in $rates; do
                 if [ "$nodes" -gt 1 ]; then
                     rows=$(sum --env NIBBLE_SCHEDULE=two-level --env "NIBBLE_GROUP=$nodes") || failed=1
                 fi
-                echo "${reference:-0} $raw $coded $rows" >>"$tmp/rounds"
+                nccl=
+                if [ "$with_nccl" ]; then
+                    nccl="$(library $links_sockets NCCL_ALGO=Ring NCCL_NSOCKS_PERTHREAD=1 \
+                        NCCL_SOCKET_NTHREADS=$(((streams + 1) / 2)))" &&
+                        nccl="$nccl $(by_nibble NIBBLE_AR=raw NIBBLE_FORCE_COLLNET=1)" &&
+                        nccl="$nccl $(by_nibble NIBBLE_AR=int4)" || failed=1
+                fi
+                echo "${reference:-0} $raw $coded $rows $nccl" >>"$tmp/rounds"
                 round=$((round + 1))
             done
             unpath
@@ -206,7 +238,9 @@ for rate in $rates; do
             fi
             echo "$row" | awk '{
                 printf "%7s %6s %6s %8.1f | %9.0f %8.1f %8.2f | %9.0f %8.1f %8.2f | %.2f\n", $1, $2, $3, $4,
-                    $5, $6, $4 ? $6 / $4 : 0, $7, $8, $4 ? $8 / $4 : 0, $5 / $7 }'
+                    $5, $6, $4 ? $6 / $4 : 0, $7, $8, $4 ? $8 / $4 : 0, $5 / $7
+                if (NF > 8) printf "%31s | %9.0f %8.1f | %9.0f %8.1f | %9.0f %8.1f | %.2f %.2f\n",
+                    "NCCL: sockets, raw, coded, ms", $9, $10, $11, $12, $13, $14, $9 / $11, $9 / $13 }'
         done
     done
 done
