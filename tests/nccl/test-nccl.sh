@@ -214,8 +214,10 @@ for file in $files; do
     case $tables in *version=2.2?.* | *version=2.30.*) ;; *) run 2 "-u NCCL_PROTO $coded" chosen ;; esac
     run 2 "$raw" again many split abort raw
     run 3 "$raw" raw many split shrink grow revoke abort
-    run 2 "$sockets" raw coded sharded again split abort
-    run 3 "$sockets" raw many shrink grow revoke
+    run 2 "$sockets" raw coded named said sharded again split abort
+    run 3 "$sockets" raw many weights shrink grow revoke
+    # shellcheck disable=SC2046
+    play jobs "$sockets $few" $("$builddir/tests/nccl/jobs" list | awk "NR % 12 == 0")
     # In parts, since play ends after ten minutes.
     for part in 0 1 2 3 4 5 6 7 8 9 10 11; do
         # shellcheck disable=SC2046
