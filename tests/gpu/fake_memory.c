@@ -200,8 +200,9 @@ nb_cu_result fMemHostGetDevicePointer_v2(nb_cu_ptr *at, void *p, unsigned flags)
 
 enum { PAGE = 4096, LARGE = 1 << 20, TILE = 4 << 20 };
 
-/* Return large memory full of 0x5a. Few of its pages are used. The others are those of one tile, which costs
- * less than to fill them. An access behind the memory's last page ends the program. */
+/* Return large memory full of 0x5a. It maps the pages of one tile again and again. Linux copies a page when a
+ * test writes to it. Tests write few pages, so this costs less than to fill all. An access behind the
+ * memory's last page ends the program. */
 static void *large_memory(size_t bytes)
 {
     const size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;

@@ -212,8 +212,8 @@ static struct nb_tcp_judge *judged(double delta_ns)
     return &((struct nb_tcp_send *)p.send)->deltas->judge;
 }
 
-/* By default a connection sends what is faster: deltas that take less time than the plain message, else
- * plain messages, and tries again after some rounds. */
+/* By default a connection sends deltas while they take less time than plain messages. Otherwise it sends
+ * plain messages, and tries deltas again after some rounds. */
 START_TEST(faster)
 {
     struct nb_tcp_judge *j = judged(1e6);
