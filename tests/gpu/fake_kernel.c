@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "codec/format.h"
@@ -17,8 +16,6 @@
 #include "device/host/host.h"
 #include "fake_driver.h"
 #include "fake_stream.h"
-
-enum { PAGE = 4096, LARGE = 1 << 20 };
 
 static void *at(uint64_t address)
 {
@@ -100,19 +97,6 @@ static int64_t pick(const struct nb_gpu_desc *d)
         to[i] = found[reversed];
     }
     return 0;
-}
-
-void fake_zero(void *at, size_t n)
-{
-    uint8_t *to = at;
-    const size_t head = -(uintptr_t)to % PAGE, whole = n < head + LARGE ? 0 : (n - head) / PAGE * PAGE;
-
-    if (whole && madvise(to + head, whole, MADV_REMOVE) == 0) {
-        memset(to, 0, head);
-        memset(to + head + whole, 0, n - head - whole);
-    } else {
-        memset(to, 0, n);
-    }
 }
 
 static int64_t work(const struct nb_gpu_desc *d, struct nb_gpu_result *res)

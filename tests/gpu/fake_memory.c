@@ -200,12 +200,30 @@ nb_cu_result fMemHostGetDevicePointer_v2(nb_cu_ptr *at, void *p, unsigned flags)
 
 enum { PAGE = 4096, LARGE = 1 << 20, TILE = 4 << 20 };
 
+static size_t whole_pages(size_t bytes)
+{
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+void fake_zero(void *at, size_t n)
+{
+    uint8_t *to = at;
+    const size_t head = -(uintptr_t)to % PAGE, whole = n < head + LARGE ? 0 : (n - head) / PAGE * PAGE;
+
+    if (whole && madvise(to + head, whole, MADV_REMOVE) == 0) {
+        memset(to, 0, head);
+        memset(to + head + whole, 0, n - head - whole);
+    } else {
+        memset(to, 0, n);
+    }
+}
+
 /* Return large memory full of 0x5a. It maps the pages of one tile again and again. Linux copies a page when a
  * test writes to it. Tests write few pages, so this costs less than to fill all. An access behind the
  * memory's last page ends the program. */
 static void *large_memory(size_t bytes)
 {
-    const size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
+    const size_t whole = whole_pages(bytes);
     const int fd = memfd_create("fake GPU", MFD_CLOEXEC);
     char *at = mmap(NULL, whole + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *tile;
 
@@ -231,7 +249,7 @@ nb_cu_result fMemAlloc_v2(nb_cu_ptr *at, size_t bytes)
     if (bytes >= LARGE) {
         p = large_memory(bytes);
     } else {
-        p = aligned_alloc(PAGE, (bytes + PAGE - 1) / PAGE * PAGE);
+        p = aligned_alloc(PAGE, whole_pages(bytes));
         if (!p)
             return NB_CU_OUT_OF_MEMORY;
         memset(p, 0x5a, bytes);
@@ -247,7 +265,7 @@ nb_cu_result fMemFree_v2(nb_cu_ptr at)
     const size_t bytes = forget(p);
 
     if (bytes >= LARGE)
-        munmap(p, (bytes + PAGE - 1) / PAGE * PAGE + PAGE);
+        munmap(p, whole_pages(bytes) + PAGE);
     else
         free(p);
     CALL_IN_CONTEXT("cuMemFree");

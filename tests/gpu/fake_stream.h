@@ -13,6 +13,9 @@ extern pthread_mutex_t fake_lock;
 void fake_wrong(const char *what) __attribute__((noreturn));
 /* Return where the CPU finds the bytes at this address. Call without the lock. */
 void *fake_seen_at(const void *address);
+/* Write zeros. Large mapped memory gives its whole pages back to Linux, which hands out zeros at the next
+ * access. Tests read few of these pages, and filling all of them would take most of a test's time. */
+void fake_zero(void *at, size_t n);
 
 enum fake_kind { RECORD, WAIT, LAUNCH, SET, COPY, FUNCTION, GRAPH };
 
