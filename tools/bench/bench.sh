@@ -171,7 +171,7 @@ stream() {
 push() {
     tool=$1
     way=$2
-    line="$2 $(to_bytes "$bytes") $3 3 $4"
+    line="$2 $(links_bytes "$bytes") $3 3 $4"
     shift 4
     if ! links_nccl "$n" push "$@" NB_PUSH="$line" NCCL_ALGO=Ring NIBBLE_P2P_MAX_MB=16384; then
         tail -n 20 "$tmp/out" >&2
@@ -207,7 +207,7 @@ run_set() {
         for op in reduce_scatter all_gather all_reduce; do
             for type in $(echo "$types" | tr , ' '); do echo $op:$type; done
         done >"$tmp/ops"
-        openmpi main "$(to_bytes "$bytes")" 1 $(cat "$tmp/ops")
+        openmpi main "$(links_bytes "$bytes")" 1 $(cat "$tmp/ops")
         ;;
     large)
         for c in $schedules; do
@@ -255,15 +255,6 @@ run_set() {
         echo "bench.sh: there is no set $1" >&2
         exit 2
         ;;
-    esac
-}
-
-to_bytes() {
-    case $1 in
-    *K) echo $((${1%K} * 1024)) ;;
-    *M) echo $((${1%M} * 1048576)) ;;
-    *G) echo $((${1%G} * 1073741824)) ;;
-    *) echo "$1" ;;
     esac
 }
 

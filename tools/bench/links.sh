@@ -12,6 +12,7 @@
 # links_library  prepares NVIDIA's library, the first file of NB_NCCL_LIBRARIES, and sets links_plugin.
 # links_nccl NODES CASE SETTING...  runs a case of tests/nccl on that library, each node in its namespace, and
 #   writes to $tmp/out. One SETTING is $links_plugin (nibble) or $links_sockets (NCCL's own sockets).
+# links_bytes SIZE  prints the bytes of a size such as 64M.
 # on NODE COMMAND...  runs a command on a host.
 # on_named NODE NAME COMMAND...  the same, where the host is called NAME.
 
@@ -88,6 +89,10 @@ links_down() {
         ip netns del "$name"
     done
     links_nodes=0
+}
+
+links_bytes() {
+    numfmt --from=iec "$(echo "$1" | tr kmg KMG)"
 }
 
 links_sockets="NCCL_NET_PLUGIN=none"

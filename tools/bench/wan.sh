@@ -188,7 +188,7 @@ medians() {
 }
 
 # As nibble's tuner chooses it: all of the operation in flight.
-count=$(numfmt --from=iec "$(echo "$bytes" | tr kmg KMG)") || exit 2
+count=$(links_bytes "$bytes") || exit 2
 chunk=$(((count / 64 + 65535) / 65536 * 65536))
 [ $chunk -le 8388608 ] || chunk=8388608
 with_nccl=
