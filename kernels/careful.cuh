@@ -425,7 +425,7 @@ NB_DEV void nb_careful(int type, const struct nb_gpu_desc *d, const struct nb_jo
                            : zero ? NB_TILE_HEADER
                                   : codes + 4 * (int4 ? 4 : fine) * groups;
     if (t == 0)
-        nb_publish(nb_states(d), job->ticket, nb_ticket_bytes(type, job) + bytes);
+        nb_publish(job->state, nb_ticket_bytes(type, job) + bytes);
     if (t < 32)
         nb_settle(type, 0, d, job, sh, bytes);
     nb_barrier();

@@ -31,11 +31,10 @@ NB_GROUP_IS_32("a group in the registers of a thread: loops and masks of 32 valu
 
 /* A thread's knowledge of its group after the survey. */
 struct nb_group_survey {
-    float max;        /* of the chosen domain. Transformed: times 1/8 */
+    float max;        /* of the chosen domain. Transformed: times 1/8. Above NB_USUAL_MOST: maybe escapes */
     uint32_t positive; /* 1: a value of that magnitude is not negative */
     uint32_t transform;
     uint32_t idle;
-    uint32_t careful; /* 1: some value needs an escape */
     float own2, error2;
     float spare; /* with estimated sums: the share of the bound that the group's own energy leaves */
 };
@@ -44,12 +43,15 @@ struct nb_group_survey {
 enum nb_norms { NB_NORMS_NONE, NB_NORMS_ESTIMATED, NB_NORMS_EXACT };
 
 /* In BF16 the survey adds sixteen squares of a pair's half with a relative error below 2^-9 each. 15/16 of
- * their sum is therefore less than the true sum, apart from numbers too small for its range, which lie far
- * below the smallest energy that counts here. The remaining margin covers the rounding of sums over the tile,
- * of the true sums, and of the bound's square. */
-#define NB_ENERGY_SURE 0x1.ep-1f
-#define NB_ENERGY_LEAST 0x1p-110f
-#define NB_BOUND_SURE 0x1.ep-1f
+ * their sum is therefore less than the true sum, apart from numbers too small for its range. These lie far
+ * below the smallest energy that counts here. Another 15/16 covers the rounding of sums over the tile, of the
+ * true sums, and of the bound's square. NB_GPU_SURE has both factors. */
+#define NB_ENERGY_LEAST 0x1.2p-110f
+/* A value that must be an escape leaves a group's maximum, or an eighth of it, above this number. careful.cuh
+ * encodes a tile with such a group and decides exactly. */
+#define NB_USUAL_MOST 0x6f800000u /* 2^96 */
+NB_STATIC_ASSERT(NB_USUAL_MOST <= NB_ESCAPE_BITS - (4u << 23), "room for the roundings of a transform");
+
 #define NB_SPARE_MOST 0x76800000u /* 2^110: beyond, a tile's energy might not be a number */
 
 /* Counts for a thin group: values of at least NB_SMALL times the maximum, and whether a value exceeds 2^10
@@ -121,24 +123,28 @@ NB_DEV float nb_plain_max_of(int type, int feedback, const nb_quad *stage, uint3
     return nb_fmax(max, nb_fmin(positive, -negative) * NB_ROOM);
 }
 
-/* Return the larger magnitude of a pair. int4 ignores a single NaN, which the transform finds. */
-NB_DEV uint32_t nb_larger(int six, float a, float b)
+/* Return the larger magnitude of a pair, or a NaN. */
+NB_DEV uint32_t nb_larger(float a, float b)
 {
-    return nb_bits(six ? nb_fmax_or_nan(nb_abs(a), nb_abs(b)) : nb_fmax(nb_abs(a), nb_abs(b)));
+    return nb_bits(nb_fmax_or_nan(nb_abs(a), nb_abs(b)));
 }
 
-/* Survey group g and fill x with the values of the chosen domain. `bound` limits residuals where the survey
- * may estimate sums. `six`: for int6, which has no transform. */
-NB_DEV void nb_survey(int type, int feedback, int six, enum nb_norms norms, float bound, nb_quad *stage, uint32_t g,
-                      float factor, float *x, struct nb_group_survey *s)
+/* Survey group g and fill x with the values of the chosen domain. `share` times a group's energy
+ * limits its residual where the survey estimates sums. `six`: for int6, which has no transform. */
+NB_DEV void nb_survey(int type, int feedback, int six, enum nb_norms norms, float share, nb_quad *stage,
+                      uint32_t g, float factor, float *x, struct nb_group_survey *s)
 {
     float h[NB_GROUP], energy = 0;
     int zero;
 
-    s->idle = !nb_group_values(type, stage, g, h, NB_ESTIMATES && norms == NB_NORMS_ESTIMATED, &energy, &zero);
-    if (feedback && zero && !s->idle) {
+    const int measure = NB_ESTIMATES && norms == NB_NORMS_ESTIMATED;
+    s->idle = !nb_group_values(type, stage, g, h, measure, &energy, &zero);
+    if (feedback && nb_any(zero || (measure && energy == 0))) {
         NB_RARE;
-        nb_clear_errors(type, stage, g);
+        if (measure && energy == 0)
+            s->idle = !nb_group_any(stage, g);
+        if (zero && !s->idle)
+            nb_clear_errors(type, stage, g);
     }
     s->own2 = s->error2 = s->spare = 0;
     if (norms == NB_NORMS_EXACT) {
@@ -174,7 +180,7 @@ NB_DEV void nb_survey(int type, int feedback, int six, enum nb_norms norms, floa
         }
         s->error2 = nb_from_int(count) * one * one;
         if (NB_ESTIMATES && norms == NB_NORMS_ESTIMATED)
-            s->spare = nb_fma(nb_fmax(nb_fma(energy, NB_ENERGY_SURE, -NB_ENERGY_LEAST), 0), bound * bound * NB_BOUND_SURE, -s->error2);
+            s->spare = nb_fma(nb_fmax(energy - NB_ENERGY_LEAST, 0), share, -s->error2);
     }
 
     /* Maximum, and the smallest of the pairs' larger values (nb_is_thin). A pair of NaN exceeds all
@@ -183,22 +189,29 @@ NB_DEV void nb_survey(int type, int feedback, int six, enum nb_norms norms, floa
     NB_UNROLL
     for (unsigned i = 0; i < 32; i += 8) {
         const uint32_t pair[4] = {
-            nb_larger(six, h[i], h[i + 1]), nb_larger(six, h[i + 2], h[i + 3]),
-            nb_larger(six, h[i + 4], h[i + 6]), nb_larger(six, h[i + 5], h[i + 7])};
+            nb_larger(h[i], h[i + 1]), nb_larger(h[i + 2], h[i + 3]),
+            nb_larger(h[i + 4], h[i + 6]), nb_larger(h[i + 5], h[i + 7])};
         most = nb_max3(nb_max3(most, pair[0], pair[1]), pair[2], pair[3]);
         fewest = nb_min3(nb_min3(fewest, pair[0], pair[1]), pair[2], pair[3]);
     }
     const float max = nb_real(most);
+    /* The bound leaves the tile alone if the shares of each warp's groups add up to a number that is not
+     * negative. Mostly none of them is. */
+    const int bounded = !NB_SCARCE && measure && nb_bits(s->spare) >= NB_SPARE_MOST;
     if (six) {
-        s->careful = most >= NB_ESCAPE_BITS;
         s->transform = s->positive = 0;
         s->max = max;
         NB_UNROLL
         for (unsigned i = 0; i < NB_GROUP; i++)
             x[i] = h[i];
-        if (nb_real(fewest) < max * NB_SMALL) {
+        if (nb_any(nb_real(fewest) < max * NB_SMALL || bounded)) {
             NB_RARE;
-            (void)nb_count_large(h, max, max * NB_SMALL, &s->careful);
+            uint32_t careful = 0;
+            if (nb_real(fewest) < max * NB_SMALL)
+                (void)nb_count_large(h, max, max * NB_SMALL, &careful);
+            const float spare = measure ? nb_warp_total(s->spare) : 0;
+            if (careful || nb_bits(spare) >= NB_SPARE_MOST)
+                s->max = nb_real(NB_F32_INF);
         }
         return;
     }
@@ -213,22 +226,41 @@ NB_DEV void nb_survey(int type, int feedback, int six, enum nb_norms norms, floa
     for (unsigned i = 0; i < NB_GROUP; i += 4)
         most = nb_max3(most, nb_bits(nb_abs(x[i]) + nb_abs(x[i + 2])), nb_bits(nb_abs(x[i + 1]) + nb_abs(x[i + 3])));
     const float max_y = nb_real(most);
-    /* Maxima ignore single NaN, but the transform spreads one over all values. */
-    s->careful = nb_bits(max) >= NB_ESCAPE_BITS || nb_bits(max_y) > NB_F32_INF;
     float ratio = NB_RATIO_OF_ALL, plain = max;
     const float threshold = max * NB_SMALL;
-    if (nb_real(fewest) < threshold) {
-        NB_RARE;
-        ratio = nb_ratio_of(nb_count_large(h, max, threshold, &s->careful));
-        plain = nb_plain_max_of(type, feedback, stage, g, factor, (int)s->idle, h, max);
+    if (NB_SCARCE) {
+        if (nb_real(fewest) < threshold) {
+            NB_RARE;
+            uint32_t careful = 0;
+            ratio = nb_ratio_of(nb_count_large(h, max, threshold, &careful));
+            plain = nb_plain_max_of(type, feedback, stage, g, factor, (int)s->idle, h, max);
+            if (careful)
+                ratio = plain = nb_real(NB_F32_INF); /* no transform, and an unusual maximum */
+        }
+        if (nb_real(fewest) > max * NB_FLAT) {
+            NB_RARE;
+            plain = nb_plain_max_of(type, feedback, stage, g, factor, (int)s->idle, h, max);
+        }
     }
-    if (nb_real(fewest) > max * NB_FLAT) {
+    const int thin = nb_real(fewest) < threshold, flat = nb_real(fewest) > max * NB_FLAT;
+    if (!NB_SCARCE && nb_any(thin | flat | bounded)) {
         NB_RARE;
-        plain = nb_plain_max_of(type, feedback, stage, g, factor, (int)s->idle, h, max);
+        if (thin | flat)
+            plain = nb_plain_max_of(type, feedback, stage, g, factor, (int)s->idle, h, max);
+        if (thin) {
+            uint32_t careful = 0;
+            ratio = nb_ratio_of(nb_count_large(h, max, threshold, &careful));
+            if (careful)
+                ratio = plain = nb_real(NB_F32_INF); /* no transform, and an unusual maximum */
+        }
+        const float spare = measure ? nb_warp_total(s->spare) : 0;
+        if (nb_bits(spare) >= NB_SPARE_MOST)
+            ratio = plain = nb_real(NB_F32_INF);
     }
     const float scaled = max_y * 0.125f;
     const int better = !zero && scaled * ratio < plain; /* zeros must arrive as zeros */
-    s->transform = better && nb_bits(scaled) >= NB_FLUSH_BITS;
+    /* Below the floor a group has no transform. Only its residual shows whether it was transformed here. */
+    s->transform = better && (!feedback || nb_bits(scaled) >= NB_FLUSH_BITS);
     const float chosen = s->transform ? max_y : max;
     if (s->transform) {
         NB_BRANCH;
@@ -252,26 +284,29 @@ NB_DEV void nb_survey(int type, int feedback, int six, enum nb_norms norms, floa
     s->max = better ? scaled : plain;
 }
 
-/* Store the new residual of a group and return its scale. r is the quantization error times 1/back, in the
- * order of nb_transform_by where `turned`. Idle groups keep their residual. */
-NB_DEV uint32_t nb_keep_error(char *errors, const float *r, float back, int turned)
+/* Store the new residual of a group and its scale. Idle groups keep theirs. r is the quantization error times
+ * 2^(down / 2^23), in the order of nb_transform_by where `turned`. */
+NB_DEV void nb_keep_error(char *errors, char *scales, const float *r, uint32_t down, int turned, int idle)
 {
     uint32_t word[8], most = 0;
     NB_UNROLL
     for (unsigned i = 0; i < NB_GROUP; i += 4)
         most = nb_max3(most, nb_bits(nb_fmax(nb_abs(r[i]), nb_abs(r[i + 1]))), nb_bits(nb_fmax(nb_abs(r[i + 2]), nb_abs(r[i + 3]))));
-    uint32_t bits = nb_bits(nb_real(most) * back), scale = 0;
+    const uint32_t bits = most - down; /* the product, where it is not below the floor */
+    uint32_t scale = 0;
     float inverse = 0;
-    if (bits >= NB_FLUSH_BITS) {
-        bits = (bits + 0x10000) >> 23; /* 127.5/64 and more belong to the next power of two */
-        scale = bits - 6;
-        inverse = nb_real((133 + 127 - bits) << 23) * back;
+    if ((int32_t)bits >= (int32_t)NB_FLUSH_BITS) {
+        const uint32_t above = bits + 0x10000; /* 127.5/64 and more belong to the next power of two */
+        scale = (above >> 23) - 6;
+        inverse = nb_real(((133u + 127u) << 23) - (above & 0xff800000u) - down);
     }
     const float by[2] = {inverse, turned ? -inverse : inverse};
     NB_UNROLL
     for (unsigned k = 0; k < 8; k++)
         word[k] = nb_round_bytes(r[4 * k] * by[NB_TURNED(4 * k)], r[4 * k + 1] * by[NB_TURNED(4 * k + 1)],
                                  r[4 * k + 2] * by[NB_TURNED(4 * k + 2)], r[4 * k + 3] * by[NB_TURNED(4 * k + 3)]);
+    if (idle)
+        return;
     NB_UNROLL
     for (unsigned k = 0; k < 2; k++) { /* half a sector each, which the second cache puts together */
         nb_quad q;
@@ -281,7 +316,7 @@ NB_DEV uint32_t nb_keep_error(char *errors, const float *r, float back, int turn
         q.w = word[4 * k + 3];
         nb_store16(errors + 16 * k, q);
     }
-    return scale;
+    nb_store1(scales, scale);
 }
 
 /* Words of a whole tile's record without escapes: before its codes, and in all. Then the record's place in
@@ -368,7 +403,7 @@ NB_DEV void nb_copy_record(int six, const nb_quad *quads, char *dst)
 NB_DEV void nb_deliver(struct nb_shared *sh, uint32_t before)
 {
     const struct nb_gpu_desc *d = &sh->kept[before];
-    if (nb_warp() == 0) {
+    if (nb_thread() < 32) {
         NB_ONE_WARP;
         const uint64_t offset = nb_look_back(nb_states(d), sh->pending_ticket[before], 4 * NB_WORDS_MOST);
         if (nb_thread() == 0)
@@ -378,16 +413,24 @@ NB_DEV void nb_deliver(struct nb_shared *sh, uint32_t before)
     nb_copy_record(0, nb_record_of(sh->stage[before]), (char *)(uintptr_t)sh->pending_at);
 }
 
+/* Return the warp's number: `kept`, or where registers are scarce a number that the compiler cannot keep. It
+ * does not know that d->zero is 0. */
+NB_DEV uint32_t nb_warp_of(uint32_t kept, const struct nb_gpu_desc *d)
+{
+    return NB_SCARCE ? (nb_thread() + d->zero[0]) / 32 : kept;
+}
+
 /* Encode a tile whose values (and residuals) are in the stage of `place`. Return 1 when the tile is unusual
  * and still to be encoded. `six`: a plain tile of int6, otherwise one of int4. */
 NB_DEV int nb_encode_tile(int type, int feedback, int plain, int six, const struct nb_gpu_desc *d,
-                          const struct nb_job *job, struct nb_shared *sh, uint32_t place)
+                          const struct nb_job *job, struct nb_shared *sh, uint32_t warp, uint32_t place)
 {
     nb_quad *stage = sh->stage[place];
-    const uint32_t t = nb_thread(), warp = nb_warp(), groups = plain ? NB_TILE_GROUPS : job->groups;
+    const uint32_t t = nb_thread(), groups = plain ? NB_TILE_GROUPS : job->groups;
     const int measure = plain ? 0 : (int)job->measure;
     const int active = plain || t < groups;
     float x[NB_GROUP], factor = 1;
+    uint32_t domain = 0; /* bit i: thread i of the warp transforms its group */
     struct nb_group_survey s;
     /* Mostly an estimate shows that the bound does not act. A plain tile in which it acts or might act is
      * surveyed again as an ordinary tile. */
@@ -398,41 +441,36 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, int six, const stru
     for (;;) {
         /* Threads without a group work on stale values: values that only some threads set would take
          * registers all through the kernel. */
-        nb_survey(type, feedback, six, norms, d->bound, stage, t, factor, x, &s);
+        nb_survey(type, feedback, six, norms, d->share, stage, t, factor, x, &s);
         if (!plain && !active) {
             NB_RARE;
             s.max = s.own2 = s.error2 = s.spare = 0;
-            s.careful = s.transform = 0;
+            s.transform = 0;
             s.idle = 1;
         }
-        if (NB_ESTIMATES && feedback && plain && norms == NB_NORMS_ESTIMATED) {
-            /* The bound leaves the tile alone if the shares of each warp's groups add up to a number that is
-             * not negative. Mostly none of them is. */
-            if (nb_ballot(nb_bits(s.spare) >= NB_SPARE_MOST)) {
-                NB_RARE;
-                if (nb_bits(nb_warp_total(s.spare)) >= NB_SPARE_MOST)
-                    s.careful = 1;
-            }
+        const int estimated = NB_ESTIMATES && feedback && plain && norms == NB_NORMS_ESTIMATED;
+        if (NB_SCARCE && estimated && nb_any(nb_bits(s.spare) >= NB_SPARE_MOST)) {
+            NB_RARE;
+            if (nb_bits(nb_warp_total(s.spare)) >= NB_SPARE_MOST)
+                s.max = nb_real(NB_F32_INF);
         }
-        /* An unusual value counts as larger than all others, and a value below the floor does too. */
-        const uint32_t largest = nb_warp_max(s.careful ? NB_ALL : nb_bits(s.max));
-        const uint32_t smallest = nb_warp_min(nb_bits(s.max) - NB_FLUSH_BITS);
+        if (!NB_SCARCE)
+            domain = nb_ballot((int)s.transform);
+        /* A maximum below the floor counts as larger than all others. */
+        nb_max32_shared(&sh->largest, nb_bits(s.max));
+        nb_min32_shared(&sh->smallest, nb_bits(s.max) - NB_FLUSH_BITS);
         if (norms == NB_NORMS_EXACT) {
             if (!feedback || (NB_ESTIMATES && type == NB_BF16))
                 NB_RARE;
             sh->sums[0][t] = s.own2;
             sh->sums[1][t] = s.error2;
         }
-        if (t % 32 == 0) {
-            ((uint32_t *)&sh->largest)[warp] = largest;
-            ((uint32_t *)&sh->smallest)[warp] = smallest;
-        }
         nb_barrier();
         if (norms != NB_NORMS_EXACT)
             break;
         if (!feedback || (NB_ESTIMATES && type == NB_BF16))
             NB_RARE;
-        if (warp == 0) {
+        if (NB_SCARCE ? nb_thread() < 32 : warp == 0) {
             NB_ONE_WARP;
             const float own = nb_sum128(sh->sums[0]), carried = feedback ? nb_sum128(sh->sums[1]) : 0;
             if (t == 0) {
@@ -449,32 +487,36 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, int six, const stru
             break;
         NB_RARE;
         factor = sh->factor;
+        if (t == 0)
+            nb_reset_extremes(sh);
         nb_barrier();
         if (plain)
             return 1;
     }
 
-    const nb_quad largest = sh->largest, smallest = sh->smallest;
-    uint32_t most = nb_max3(nb_max3(largest.x, largest.y, largest.z), largest.w, largest.w);
-    const uint32_t least = nb_min3(nb_min3(smallest.x, smallest.y, smallest.z), smallest.w, smallest.w);
-    /* The tile's exponent, biased. Codes of the least are nb_code_of(least, exponent, 0). */
+    uint32_t most = sh->largest;
+    const uint32_t least = sh->smallest;
+    /* The tile's exponent, biased, in its place in a float. */
     uint32_t words = six ? NB_SIX_WORDS_MOST : NB_WORDS_BEFORE + 4 * groups, first = 0;
-    uint32_t exponent = (most + 0x7ffffu) >> 23;
-    uint32_t header = (uint32_t)(six ? NB_TILE_INT6 : NB_TILE_INT4) | exponent << 16;
-    const int apart = ((least + NB_FLUSH_BITS + (six ? 0x7fffffu : 0x780000u)) >> 23) + 22 < exponent;
+    uint32_t exponent = (most + 0x7ffffu) & 0xff800000u;
+    uint32_t header = (uint32_t)(six ? NB_TILE_INT6 : NB_TILE_INT4) + (exponent >> 7);
+    const int apart = least + (NB_FLUSH_BITS + (six ? 0x7fffffu : 0x780000u) + (22u << 23)) < exponent;
     if (norms == NB_NORMS_EXACT) {
         if (!feedback || (NB_ESTIMATES && type == NB_BF16))
             NB_RARE;
         if (sh->flag[0])
             most = NB_ALL;
     }
-    if (apart || most - NB_FLUSH_BITS >= NB_F32_INF - NB_FLUSH_BITS) {
+    if (apart || most - NB_FLUSH_BITS >= NB_USUAL_MOST - NB_FLUSH_BITS) {
         NB_RARE;
         if (plain || most >= NB_FLUSH_BITS) {
             nb_barrier();
+            if (t == 0)
+                nb_reset_extremes(sh);
+            nb_barrier();
             return 1;
         }
-        exponent = NB_EXPONENT_MIN + 127;
+        exponent = (uint32_t)(NB_EXPONENT_MIN + 127) << 23;
         header = NB_TILE_ZERO;
         words = 1;
     }
@@ -484,19 +526,25 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, int six, const stru
     }
     if (t == 0) {
         NB_ONE_WARP;
-        nb_publish(nb_states(d), job->ticket, (plain ? 0 : nb_ticket_bytes(type, job)) + 4 * words);
+        nb_publish(job->state, (plain ? 0 : nb_ticket_bytes(type, job)) + 4 * words);
+        if (plain && !six) { /* nb_deliver writes the record after the next ticket's work */
+            sh->pending_ticket[place] = job->ticket;
+            sh->deferred = 1;
+        }
     }
 
     /* ---- Second half */
     uint32_t *record = (uint32_t *)(six ? stage : nb_record_of(stage)) + NB_RECORD_AT;
     const uint32_t bits = nb_bits(s.max);
-    const uint32_t segment = nb_min((exponent - (bits >> 23)) >> 2, 4), keeps = 0xfff80000u << segment; /* bits of the code */
+    const uint32_t segment = nb_min((exponent + 0x7fffffu - bits) >> 25, 4);
+    const uint32_t keeps = 0xfff80000u << segment; /* bits of the code */
     /* The value of the code: of int4 to nearest, but down by less than a sixteenth, of int6 up. */
-    const uint32_t up = bits - keeps - (six ? 1u : segment ? 1u << 19 : 1u << 18), stands = up & keeps;
+    const uint32_t up = six ? bits - keeps - 1u : bits + nb_add_max(0u - keeps, 0u - (1u << 19), 1u << 18);
+    const uint32_t stands = up & keeps;
     /* nb_code_of(bits, exponent, six): the inverse of nb_usual_scale. */
-    const uint32_t low = (stands >> 23) + 23 - exponent;
-    uint32_t code = nb_bits(nb_real((stands + ((535 - exponent) << 23)) >> 2 | 0x40000000u) + 0x1p23f) & 0x7f;
-    code = (int32_t)low < 4 ? low : code;
+    const uint32_t above = stands - exponent + (23u << 23); /* modulo 2^32, where 2^9 exponents vanish */
+    uint32_t code = nb_bits(nb_real(above >> 2 | 0x40000000u) + 0x1p23f) & 0x7f;
+    code = (int32_t)above < 4 << 23 ? above >> 23 : code;
     float step = nb_real(stands);
     if (six)
         step = step * NB_INT6_STEP; /* exact */
@@ -507,18 +555,23 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, int six, const stru
         code |= 0x80;
     }
     float inverse = nb_reciprocal(step);
-    if (bits < NB_FLUSH_BITS) {
+    if (NB_SCARCE ? bits < NB_FLUSH_BITS : nb_any(bits < NB_FLUSH_BITS)) {
         NB_RARE;
-        code = 0;
-        step = inverse = 0;
-        if (bits && active && (d->flags & NB_GPU_STATS))
-            nb_add64(&nb_control_of(d)->flushed, 1);
+        if (bits < NB_FLUSH_BITS) {
+            code = s.transform = 0;
+            step = inverse = 0;
+            if (bits && active && (d->flags & NB_GPU_STATS))
+                nb_add64(&nb_control_of(d)->flushed, 1);
+        }
+        if (!NB_SCARCE)
+            domain = nb_ballot((int)s.transform);
     }
-    const uint32_t domain = nb_ballot((int)s.transform);
+    if (NB_SCARCE)
+        domain = nb_ballot((int)s.transform);
     if (plain) {
         ((uint8_t *)(record + 1))[t] = (uint8_t)code;
-        if (!six && t % 32 == 0)
-            record[1 + NB_TILE_GROUPS / 4 + warp] = domain;
+        if (!six) /* all lanes store the same word */
+            record[1 + NB_TILE_GROUPS / 4 + nb_warp_of(warp, d)] = domain;
         if (t == 0)
             record[0] = header;
     } else {
@@ -526,7 +579,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, int six, const stru
         if (t < ((groups + 3) & ~3u))
             ((uint8_t *)(record + 1))[t] = (uint8_t)code;
         if (t % 32 == 0 && active)
-            record[1 + (groups + 3) / 4 + warp] = domain;
+            record[1 + (groups + 3) / 4 + nb_warp_of(warp, d)] = domain;
         if (t == 0)
             record[0] = header;
     }
@@ -621,9 +674,9 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, int six, const stru
         const float sum = nb_sum32(squares) * (s.transform ? 0.03125f : 1.0f);
         sh->sums[0][t] = active ? sum : 0;
     }
-    if (feedback && active && !s.idle) {
+    if (feedback && active) {
         int turned = (int)s.transform;
-        float back = turned ? 0.03125f : 1;
+        uint32_t down = turned ? 5u << 23 : 0;
         /* Almost every warp transforms some groups. Skipping the transform elsewhere takes more instructions
          * than it saves. */
         if (!six)
@@ -632,6 +685,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, int six, const stru
             NB_RARE;
             const uint32_t scale = ((const uint8_t *)(stage + NB_SCALES_AT))[t];
             const float beta = d->beta, rest = 1.0f - beta, unit = nb_unit_of(scale, factor);
+            const float back = turned ? 0.03125f : 1;
             uint32_t word[8];
             nb_group_words(2, stage + NB_ERRORS_AT, t, word);
             NB_UNROLL
@@ -640,23 +694,18 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, int six, const stru
                 const float kept = beta * e, added = rest * (x[i] * (turned && NB_TURNED(i) ? -back : back));
                 x[i] = kept + added;
             }
-            back = 1;
             turned = 0;
+            down = 0;
         }
-        nb_store1((char *)(uintptr_t)job->scale + t, nb_keep_error((char *)(uintptr_t)job->err + 32 * t, x, back, turned));
+        nb_keep_error((char *)(uintptr_t)job->err + 32 * t, (char *)(uintptr_t)job->scale + t, x, down, turned,
+                      (int)s.idle);
     }
-    if (plain && !six && sh->have > 0) { /* nb_deliver writes the record after the next ticket's work */
-        if (t == 0) {
-            NB_ONE_WARP;
-            sh->pending_ticket[place] = job->ticket;
-            sh->deferred = 1;
-        }
+    if (plain && !six)
         return 0;
-    }
     if (!six)
         NB_RARE;
     nb_barrier();
-    if (warp == 0) {
+    if (NB_SCARCE ? nb_thread() < 32 : warp == 0) {
         NB_ONE_WARP;
         nb_settle(type, plain, d, job, sh, 4 * words);
         if (measure) {

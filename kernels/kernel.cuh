@@ -85,7 +85,9 @@ NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_
         groups ? (uint32_t)((group + groups - 1) / NB_TILE_GROUPS - group / NB_TILE_GROUPS + 1) : 0;
     const uint32_t index = NB_OP(d) == NB_GPU_ENCODE ? 0 : (d->nsources + 3) / 4;
 
+    strides->until = 0;
     job->ticket = ticket;
+    job->state = (uint64_t)(uintptr_t)(nb_states(d) + ticket);
     job->index = ticket < index;
     job->tile = job->index ? ticket : ticket - index;
     job->tiles = tiles;
@@ -115,7 +117,10 @@ NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_
     by[NB_JOB_SRC] = by[NB_JOB_OUT] = NB_TILE_GROUPS * NB_GROUP * size;
     by[NB_JOB_OWN] = job->own ? NB_TILE_GROUPS * NB_GROUP * size : 0;
     by[NB_JOB_SCALE] = NB_TILE_GROUPS;
+    by[NB_JOB_STATE] = sizeof(uint64_t);
     strides->measured = 0;
+    if (job->groups == NB_TILE_GROUPS && !job->head)
+        strides->until = index + tiles - 1;
     strides->plain = (job->own | job->out) % 16 == 0;
     if (NB_OP(d) != NB_GPU_ENCODE)
         return;
@@ -136,13 +141,12 @@ NB_DEV void nb_mark_plain(struct nb_job *job, const struct nb_strides *strides)
         job->plain = strides->plain;
 }
 
-/* Decode a whole tile inside its span, `steps` behind a whole tile of the same descriptor. One warp. Return 0
- * when the tile is of another kind. */
-NB_DEV int nb_describe_further(uint32_t steps, const struct nb_job *from, struct nb_job *job, const struct nb_strides *strides)
+/* Decode a whole tile inside its span, `steps` behind a whole tile of the same descriptor. One warp. A tile
+ * that is not plain is special. */
+NB_DEV void nb_describe_further(uint32_t steps, const struct nb_job *from, struct nb_job *job,
+                                const struct nb_strides *strides, uint32_t *special)
 {
     const uint32_t lane = nb_thread();
-    if (from->groups != NB_TILE_GROUPS || from->head || from->tile + steps + 1 >= from->tiles)
-        return 0;
     if (lane < NB_JOB_WORDS) {
         const uint64_t word = ((const uint64_t *)from)[lane] + steps * strides->by[lane];
         ((uint64_t *)job)[lane] = word;
@@ -150,9 +154,9 @@ NB_DEV int nb_describe_further(uint32_t steps, const struct nb_job *from, struct
             const uint32_t plain = strides->plain, measure = word < strides->measured;
             job->measure = measure;
             job->plain = plain & ~measure;
+            *special = *special >> 1 | (plain & ~measure ? 0 : 2);
         }
     }
-    return 1;
 }
 
 NB_DEV int nb_quantizes(const struct nb_gpu_desc *d)
@@ -205,57 +209,74 @@ NB_DEV void nb_begin(struct nb_shared *sh, uint32_t s)
             nb_fetch_tile(NB_TYPE(d), sh->stage[s], job, NB_MODE(d) != NB_EF_OFF, 0, job->groups);
         }
     } else if (NB_OP(d) == NB_GPU_DECODE || NB_OP(d) == NB_GPU_REDUCE) {
-        nb_reduce_fetch(NB_TYPE(d), d, job, sh, s);
+        nb_reduce_fetch(NB_TYPE(d), d, job, sh, s, 0);
     }
 }
 
-NB_DEV void nb_encode_any(const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh, uint32_t s)
+NB_DEV void nb_encode_any(const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh, uint32_t warp,
+                          uint32_t s, int usual)
 {
     const int feedback = NB_MODE(d) != NB_EF_OFF;
 
-    if (job->plain && NB_CODEC(d) == NB_CODEC_INT6) {
-        if (feedback ? !nb_encode_tile(NB_TYPE(d), 1, 1, 1, d, job, sh, s)
-                     : !nb_encode_tile(NB_TYPE(d), 0, 1, 1, d, job, sh, s))
+    if (!usual) {
+        NB_RARE;
+        usual = nb_any((int)job->plain);
+    }
+    if (usual && NB_CODEC(d) == NB_CODEC_INT6) {
+        if (feedback ? !nb_encode_tile(NB_TYPE(d), 1, 1, 1, d, job, sh, warp, s)
+                     : !nb_encode_tile(NB_TYPE(d), 0, 1, 1, d, job, sh, warp, s))
             return;
-    } else if (job->plain) {
-        if (feedback ? !nb_encode_tile(NB_TYPE(d), 1, 1, 0, d, job, sh, s)
-                     : !nb_encode_tile(NB_TYPE(d), 0, 1, 0, d, job, sh, s))
+    } else if (usual) {
+        if (feedback ? !nb_encode_tile(NB_TYPE(d), 1, 1, 0, d, job, sh, warp, s)
+                     : !nb_encode_tile(NB_TYPE(d), 0, 1, 0, d, job, sh, warp, s))
             return;
     }
     NB_RARE;
     if (nb_encodes_fast(d, job))
-        if (feedback ? !nb_encode_tile(NB_TYPE(d), 1, 0, 0, d, job, sh, s)
-                     : !nb_encode_tile(NB_TYPE(d), 0, 0, 0, d, job, sh, s))
+        if (feedback ? !nb_encode_tile(NB_TYPE(d), 1, 0, 0, d, job, sh, warp, s)
+                     : !nb_encode_tile(NB_TYPE(d), 0, 0, 0, d, job, sh, warp, s))
             return;
     if (job->groups) {
         nb_careful(NB_TYPE(d), d, job, sh, sh->stage[s], (int)job->measure);
         return;
     }
     if (nb_thread() == 0)
-        nb_publish(nb_states(d), job->ticket, nb_ticket_bytes(NB_TYPE(d), job));
+        nb_publish(job->state, nb_ticket_bytes(NB_TYPE(d), job));
     if (nb_thread() < 32)
         nb_settle(NB_TYPE(d), 0, d, job, sh, 0);
 }
 
-/* Run the ticket in place `s`, whose data are being fetched. */
-NB_DEV void nb_run(struct nb_shared *sh, uint32_t s)
+/* The same for a plain tile. */
+NB_DEV void nb_begin_further(struct nb_shared *sh, uint32_t s)
+{
+    const struct nb_gpu_desc *d = &sh->desc[s];
+    if (NB_OP(d) == NB_GPU_ENCODE) {
+        const struct nb_job *job = &sh->job[s];
+        const struct nb_fetch_places places = sh->fetches[nb_thread()];
+        if (NB_TYPE(d) == NB_F32)
+            nb_fetch(8, sh->stage[s], (const void *)(uintptr_t)job->src, NB_TILE_GROUPS);
+        else
+            nb_fetch_whole(4, sh->stage[s], (const void *)(uintptr_t)job->src, places.values);
+        if (NB_MODE(d) != NB_EF_OFF) {
+            nb_fetch_whole(2, sh->stage[s] + NB_ERRORS_AT, (const void *)(uintptr_t)job->err, places.errors);
+            nb_fetch_scales(sh->stage[s] + NB_SCALES_AT, job->scale, 1, NB_TILE_GROUPS);
+        }
+    } else if (NB_OP(d) == NB_GPU_DECODE || NB_OP(d) == NB_GPU_REDUCE) {
+        nb_reduce_fetch(NB_TYPE(d), d, &sh->job[s], sh, s, 1);
+    }
+}
+
+/* Run the ticket in place `s`, whose data have arrived. Return whether there is a next ticket. */
+NB_DEV int nb_run(struct nb_shared *sh, uint32_t warp, uint32_t s, int usual)
 {
     const struct nb_gpu_desc *d = &sh->desc[s];
     const struct nb_job *job = &sh->job[s];
     const uint32_t ticket = (uint32_t)(sh->ticket[s] - d->ticket);
 
     NB_EACH_TICKET;
-    nb_async_wait_but1();
-    nb_barrier();
-    /* nb_count reads this copy while nb_next replaces the descriptor. */
-    if (sh->keep[s]) {
-        NB_RARE;
-        if (nb_thread() < sizeof(struct nb_gpu_desc) / 8)
-            ((uint64_t *)&sh->kept[s])[nb_thread()] = ((const uint64_t *)d)[nb_thread()];
-    }
     switch (NB_OP(d)) {
     case NB_GPU_ENCODE:
-        nb_encode_any(d, job, sh, s);
+        nb_encode_any(d, job, sh, warp, s, usual);
         break;
     case NB_GPU_DECODE:
     case NB_GPU_REDUCE:
@@ -305,11 +326,13 @@ NB_DEV void nb_run(struct nb_shared *sh, uint32_t s)
     default:
         break;
     }
+    const int32_t have = sh->have;
     if (sh->pending) {
         if (NB_OP(d) != NB_GPU_ENCODE)
             NB_RARE;
-        nb_deliver(sh, s ^ 1);
+        nb_deliver(sh, NB_SCARCE ? sh->place : s ^ 1);
     }
+    return have > 0;
 }
 
 /* ---- Tickets ------------------------------------------------------------------------------------------- */
@@ -369,16 +392,21 @@ NB_DEV int nb_find_in_image(const struct nb_gpu_state *state, uint64_t ticket, s
     return 1;
 }
 
-/* Decode the ticket in place s and find its first records. One warp. `further`: the other place has the
- * previous ticket of the same descriptor. */
-NB_DEV void nb_found(struct nb_shared *sh, uint32_t s, int further)
+/* Decode the ticket in place s and find its first records. One warp. `steps`: the other place has a ticket of
+ * the same descriptor, so many before, or 0. `further`: all words grow from that one. */
+NB_DEV void nb_found(struct nb_shared *sh, uint32_t s, uint32_t steps, int further)
 {
     const struct nb_gpu_desc *d = &sh->desc[s];
-    NB_ONE_WARP;
     if (!nb_quantizes(d))
         return;
-    const uint32_t steps = (uint32_t)(sh->ticket[s] - sh->ticket[s ^ 1]);
-    if (!further || !nb_describe_further(steps, &sh->job[s ^ 1], &sh->job[s], &sh->strides)) {
+    if (!further) {
+        NB_RARE;
+        further = steps && sh->job[s ^ 1].ticket + steps < sh->strides.until;
+        nb_warp_barrier(); /* nb_describe writes `until` anew */
+    }
+    if (further) {
+        nb_describe_further(steps, &sh->job[s ^ 1], &sh->job[s], &sh->strides, &sh->special);
+    } else {
         NB_RARE;
         if (nb_thread() == 0)
             nb_describe(d, (uint32_t)(sh->ticket[s] - d->ticket), &sh->job[s], &sh->strides);
@@ -389,6 +417,15 @@ NB_DEV void nb_found(struct nb_shared *sh, uint32_t s, int further)
     nb_warp_barrier();
     if (NB_OP(d) != NB_GPU_ENCODE)
         nb_reduce_look(NB_TYPE(d), d, &sh->job[s], sh, s);
+}
+
+/* Return how many tickets from the one in place s on are found by counting on. */
+NB_DEV uint32_t nb_left(const struct nb_shared *sh, uint32_t s)
+{
+    const struct nb_gpu_desc *d = &sh->desc[s];
+    const uint32_t ticket = (uint32_t)(sh->ticket[s] - d->ticket);
+    const uint32_t until = nb_quantizes(d) ? sh->strides.until : d->tickets;
+    return ticket < until ? until - ticket : 0;
 }
 
 /* Find the ticket sh->ticket[s]. All threads. Return 1: it is in place s. 0: it is not published yet. -1: the
@@ -403,7 +440,7 @@ NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uin
 
     if (t == 0) {
         sh->found = 0;
-        sh->same = 0;
+        sh->same = sh->left = 0;
         sh->keep[s] = 1;
     }
     nb_barrier();
@@ -440,7 +477,7 @@ NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uin
     nb_barrier();
     const int found = sh->found;
     if (found == 1 && t < 32)
-        nb_found(sh, s, 0);
+        nb_found(sh, s, 0, 0);
     nb_barrier();
     return found;
 }
@@ -468,6 +505,7 @@ NB_DEV void nb_count(struct nb_shared *sh, uint32_t s)
     sh->pending = deferred;
     sh->deferred = 0;
     sh->due = 1;
+    nb_reset_extremes(sh);
 }
 
 /* End the descriptors whose last tickets nb_count has counted. All threads. */
@@ -490,12 +528,30 @@ NB_DEV void nb_next(const struct nb_gpu_launch *launch, struct nb_shared *sh, ui
     const struct nb_gpu_desc *d = &sh->desc[s];
     struct nb_gpu_state *state = (struct nb_gpu_state *)(uintptr_t)launch->state;
     const uint64_t ticket = sh->ticket[s] + sh->drawn;
-    const int same = ticket - d->ticket < d->tickets; /* never less than d->ticket */
+    const uint32_t steps = sh->drawn, left = sh->left;
     /* The number arrives while the next ticket is described. */
     const uint64_t drawn = lane == 0 ? nb_add64(&state->next, 1) : 0;
 
     nb_warp_barrier();
+    if (steps < left) { /* both places have its descriptor */
+        if (lane == 0) {
+            sh->place = s ^ 1;
+            sh->ticket[s ^ 1] = ticket;
+            sh->have = 1;
+            if (!nb_quantizes(d))
+                sh->special >>= 1;
+        }
+        nb_found(sh, s ^ 1, steps, 1);
+        if (lane == 0) {
+            sh->drawn = (uint32_t)drawn - (uint32_t)ticket;
+            sh->left = left - steps;
+        }
+        return;
+    }
+    NB_RARE;
+    const int same = ticket - d->ticket < d->tickets; /* never less than d->ticket */
     if (lane == 0) {
+        sh->place = s ^ 1;
         sh->ticket[s ^ 1] = ticket;
         sh->found = sh->have = same ? 1 : NB_ELSEWHERE;
         /* If the place's last ticket belonged to this descriptor as well, nb_run has kept it. */
@@ -514,10 +570,36 @@ NB_DEV void nb_next(const struct nb_gpu_launch *launch, struct nb_shared *sh, ui
     }
     if (found) {
         nb_warp_barrier();
-        nb_found(sh, s ^ 1, same);
+        nb_found(sh, s ^ 1, same ? steps : 0, 0);
     }
-    if (lane == 0)
+    nb_warp_barrier();
+    if (lane == 0) {
         sh->drawn = (uint32_t)drawn - (uint32_t)ticket;
+        sh->special = 2;
+        sh->left = same ? nb_left(sh, s ^ 1) : 0;
+    }
+}
+
+/* Between two tickets, all that a change of descriptors needs: end those that are complete, search for the next
+ * ticket, keep the descriptor of place s. Then begin to fetch the next ticket's data. All threads. */
+NB_DEV void nb_change(const struct nb_gpu_launch *launch, struct nb_shared *sh, uint32_t s)
+{
+    int have = 1;
+
+    nb_finish_counted(sh, s);
+    nb_barrier();
+    /* nb_count reads this copy while nb_next replaces the descriptor. */
+    if (sh->keep[s] && nb_thread() < sizeof(struct nb_gpu_desc) / 8)
+        ((uint64_t *)&sh->kept[s])[nb_thread()] = ((const uint64_t *)&sh->desc[s])[nb_thread()];
+    if (sh->found == NB_ELSEWHERE) {
+        nb_barrier();
+        have = nb_find(launch, sh, s ^ 1);
+        if (nb_thread() == 0)
+            sh->have = have;
+    }
+    if (have > 0)
+        nb_begin(sh, s ^ 1);
+    nb_barrier();
 }
 
 /* ---- A ring -------------------------------------------------------------------------------------------- */
@@ -623,13 +705,15 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *shar
     struct nb_shared *sh = (struct nb_shared *)nb_kept(shared);
     /* Shared memory saves registers, which are scarce during a ticket. */
     const struct nb_gpu_launch *launch = &sh->launch;
-    const uint32_t t = nb_thread();
+    const uint32_t t = nb_thread(), warp = nb_warp_kept();
     uint32_t s = 0;
 
+    sh->fetches[t].values = nb_fetch_place(4);
+    sh->fetches[t].errors = nb_fetch_place(2);
     if (t == 0) {
         sh->launch = *argument;
         sh->desc[0].tickets = sh->desc[1].tickets = 0;
-        sh->ready[0] = sh->ready[1] = sh->due = sh->deferred = sh->pending = 0;
+        sh->ready[0] = sh->ready[1] = sh->due = sh->deferred = sh->pending = sh->special = 0;
     }
     nb_barrier();
     if (launch->ring && nb_team() == 0) {
@@ -650,40 +734,43 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *shar
             nb_begin(sh, s);
         nb_async_end();
         NB_ROLL
-        while (have > 0) {
+        for (; have > 0;) {
+        again:
             /* Shared memory holds the values that the code after the work needs: registers are scarce during
              * the work. */
             nb_barrier();
-            if (nb_thread() < 32) {
+            if (NB_SCARCE ? nb_thread() < 32 : warp == 0) {
                 NB_ONE_WARP;
                 nb_next(launch, sh, s);
             }
-            if (nb_thread() == NB_THREADS - 32)
-                nb_count(sh, s);
+            if (NB_SCARCE || warp == NB_WARPS - 1) {
+                NB_ONE_WARP;
+                if (nb_thread() == NB_THREADS - 32)
+                    nb_count(sh, s);
+            }
+            nb_async_wait_all(); /* the data of place s, which the next barrier shows to all */
             nb_barrier();
-            nb_finish_counted(sh, s);
-            do {
-                if (sh->found == NB_ELSEWHERE) {
-                    NB_RARE;
-                    nb_barrier();
-                    have = nb_find(launch, sh, s ^ 1);
-                    if (nb_thread() == 0)
-                        sh->have = have;
-                    if (have <= 0)
-                        break;
-                }
-                nb_begin(sh, s ^ 1);
-            } while (0);
+            const int usual = !nb_any((int)(sh->ended | sh->special));
+            if (usual) {
+                nb_begin_further(sh, s ^ 1);
+            } else {
+                NB_RARE;
+                nb_change(launch, sh, s);
+            }
             nb_async_end();
-            nb_run(sh, s);
-            s ^= 1;
-            if (sh->have > 0)
-                continue;
+            const int more = nb_run(sh, warp, s, usual);
+            s = NB_SCARCE ? sh->place : s ^ 1;
+            if (more)
+                goto again;
             /* The host may wait for this end before it publishes another ticket. */
             NB_RARE;
             have = sh->have;
             nb_barrier();
+            if (sh->deferred)
+                nb_deliver(sh, s ^ 1);
+            nb_barrier();
             if (nb_thread() == NB_THREADS - 32) {
+                sh->deferred = 0;
                 nb_count(sh, s);
                 sh->due = 0;
             }

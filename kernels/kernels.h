@@ -129,6 +129,9 @@ struct nb_gpu_result {
 #define NB_GPU_STATS 1u  /* flags: fill in the statistics */
 #define NB_GPU_SPREAD 2u /* a profile's groups are spread over n values */
 
+/* The part of a squared bound that an encoder relies on where it estimates energies (encode.cuh says why). */
+#define NB_GPU_SURE (225.0f / 256)
+
 /* One call. 160 bytes, 16-byte aligned, read as 16-byte words. Addresses are the GPU's. */
 struct nb_gpu_desc {
     uint64_t ticket;  /* number of its first ticket, set by the caller */
@@ -159,7 +162,8 @@ struct nb_gpu_desc {
     float beta, bound;    /* feedback */
     uint64_t scratch;     /* nb_gpu_scratch bytes of GPU memory, 16-byte aligned, overwritten */
     uint32_t picks, part; /* pick */
-    uint32_t pad[2];
+    float share;          /* feedback: the square of `bound` times NB_GPU_SURE, set by nb_gpu_plan */
+    uint32_t pad;
 };
 
 /*

@@ -46,6 +46,7 @@ static int64_t plan_encode(struct nb_gpu_desc *d, uint64_t size)
     if (tiles > UINT32_MAX / 2)
         return -EINVAL;
     d->tickets = (uint32_t)tiles;
+    d->share = d->bound * d->bound * NB_GPU_SURE;
     return (int64_t)(CONTROL + 20 * tiles);
 }
 

@@ -86,10 +86,11 @@ NB_DEV void nb_reduce_look(int type, const struct nb_gpu_desc *d, const struct n
 }
 
 /* Begin to fetch own values and those records. */
-NB_DEV void nb_reduce_fetch(int type, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh, uint32_t stage)
+NB_DEV void nb_reduce_fetch(int type, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh,
+                            uint32_t stage, int plain)
 {
     const int own = NB_OP(d) == NB_GPU_REDUCE && job->own;
-    if (job->plain) {
+    if (plain || job->plain) {
         if (own)
             nb_fetch_values(type, sh->stage[stage], (const void *)(uintptr_t)job->own, 1, NB_TILE_GROUPS);
     } else {

@@ -40,6 +40,11 @@
 #else
 #define NB_READS_ANEW(type) 0
 #endif
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
+#define NB_SCARCE 1 /* registers: values are computed again rather than kept */
+#else
+#define NB_SCARCE 0
+#endif
 #define NB_BRANCH asm volatile("") /* forces a branch: the compiler must not compute the conditional code
                                       and select */
 #define NB_APART asm volatile("" ::: "memory") /* keeps the loads before and after apart */
@@ -48,6 +53,8 @@ typedef uint4 nb_quad; /* x, y, z, w */
 
 NB_DEV unsigned nb_thread(void) { unsigned t; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t)); return t; }
 NB_DEV unsigned nb_warp(void) { unsigned w; asm("{ .reg .b32 t; mov.u32 t, %%tid.x; shr.u32 %0, t, 5; }" : "=r"(w)); return w; }
+/* The same, kept in a register where one is left. The compiler knows that all lanes have the same number. */
+NB_DEV unsigned nb_warp_kept(void) { return NB_SCARCE ? 0 : __shfl_sync(0xffffffffu, nb_warp(), 0); }
 /* The team's number among those of all blocks, their count, and the team's barrier. Each team has a barrier of
  * its own, because the teams of a block work on different tickets. */
 NB_DEV unsigned nb_team(void) { return blockIdx.x * blockDim.y + threadIdx.y; }
@@ -73,6 +80,7 @@ NB_DEV void *nb_kept(void *shared)
 /* Whole warps only. */
 NB_DEV void nb_warp_barrier(void) { __syncwarp(); }
 NB_DEV uint32_t nb_ballot(int p) { return __ballot_sync(0xffffffffu, p); }
+NB_DEV int nb_any(int p) { return __any_sync(0xffffffffu, p); }
 NB_DEV uint32_t nb_shfl(uint32_t v, unsigned lane) { return __shfl_sync(0xffffffffu, v, lane); }
 NB_DEV uint32_t nb_shfl_up(uint32_t v, unsigned by) { return __shfl_up_sync(0xffffffffu, v, by); }
 NB_DEV uint32_t nb_shfl_xor(uint32_t v, unsigned with) { return __shfl_xor_sync(0xffffffffu, v, with); }
@@ -165,6 +173,7 @@ NB_DEV uint32_t nb_max3(uint32_t a, uint32_t b, uint32_t c) { return __vimax3_u3
 NB_DEV uint32_t nb_min3(uint32_t a, uint32_t b, uint32_t c) { return __vimin3_u32(a, b, c); }
 NB_DEV int32_t nb_signed_max3(int32_t a, int32_t b, int32_t c) { return __vimax3_s32(a, b, c); }
 NB_DEV uint32_t nb_min(uint32_t a, uint32_t b) { return min(a, b); }
+NB_DEV uint32_t nb_add_max(uint32_t a, uint32_t b, uint32_t least) { return __viaddmax_u32(a, b, least); }
 NB_DEV float nb_root(float f) { return __fsqrt_rn(f); }
 NB_DEV float nb_quotient(float a, float b) { return __fdiv_rn(a, b); }
 
@@ -325,6 +334,12 @@ NB_DEV uint32_t nb_pair_least(uint32_t a, uint32_t b)
     return d;
 }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define NB_PAIR_MAGNITUDES 0xffffffffu /* the bits of its result that count */
+#else
+#define NB_PAIR_MAGNITUDES 0x7fff7fffu
+#endif
+
 NB_DEV uint32_t nb_pair_least3(uint32_t a, uint32_t b, uint32_t c)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -376,6 +391,14 @@ NB_DEV void nb_async_wait_all(void) { asm volatile("cp.async.wait_group 0;" ::: 
 NB_DEV void nb_async_wait_but1(void) { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
 
 /* ---- Between threads of different blocks, and with the host */
+
+/* Return the lower half. The compiler tests it as 32 bits, not as a part of 64. */
+NB_DEV uint32_t nb_low(uint64_t v)
+{
+    uint32_t low;
+    asm("{ .reg .b32 high; mov.b64 {%0, high}, %1; }" : "=r"(low) : "l"(v));
+    return low;
+}
 
 NB_DEV uint64_t nb_get64_gpu(const uint64_t *p)
 {
@@ -454,6 +477,17 @@ NB_DEV uint32_t nb_or32(uint32_t *p, uint32_t v) { return atomicOr(p, v); } /* s
 NB_DEV void nb_or32_shared(uint32_t *shared, uint32_t v)
 {
     asm volatile("red.shared.or.b32 [%0], %1;" ::"r"((unsigned)__cvta_generic_to_shared(shared)), "r"(v) : "memory");
+}
+/* Of all lanes of a warp at one address. The compiler reduces the values first. */
+NB_DEV void nb_max32_shared(uint32_t *shared, uint32_t v)
+{
+    const unsigned at = (unsigned)__cvta_generic_to_shared(shared);
+    asm volatile("red.shared.max.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+}
+NB_DEV void nb_min32_shared(uint32_t *shared, uint32_t v)
+{
+    const unsigned at = (unsigned)__cvta_generic_to_shared(shared);
+    asm volatile("red.shared.min.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
 NB_DEV void nb_fence(void) { __threadfence(); }
 NB_DEV void nb_fence_sys(void) { __threadfence_system(); }

@@ -527,7 +527,7 @@ NB_DEV uint32_t nb_ulp_blocks_of(const struct nb_gpu_desc *d, uint32_t width, ui
 /* Run the ticket's 128 blocks, 32 a warp. */
 NB_DEV void nb_ulp_encode_ticket(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_shared *sh, uint32_t s)
 {
-    const uint32_t lane = nb_thread() & 31, warp = nb_thread() / 32, segment = ticket * NB_WARPS + warp;
+    const uint32_t segment = ticket * NB_WARPS + nb_thread() / 32;
     const uint32_t given_up = nb_shfl(nb_get32_shared_by_blocks(&nb_control_of(d)->failed), 0);
     struct nb_ulp_way way;
 
@@ -538,22 +538,21 @@ NB_DEV void nb_ulp_encode_ticket(const struct nb_gpu_desc *d, uint32_t ticket, s
     NB_ROLL
     for (uint32_t b = 0; b < way.here; b++) {
         NB_TIMES(32);
-        uint32_t *room = (uint32_t *)(sh->stage[s] + warp * (NB_STAGE_QUADS / NB_WARPS));
+        uint32_t *room = (uint32_t *)(sh->stage[s] + segment % NB_WARPS * (NB_STAGE_QUADS / NB_WARPS));
         const uint32_t length = nb_ulp_encode_one(d, &way, segment, b, room);
-        if (lane == 0)
+        if (nb_thread() % 32 == 0)
             *(uint32_t *)((char *)room + NB_ULP_LENGTHS_AT + 4 * b) = length;
     }
     nb_warp_barrier();
     /* The loop is short of registers, so the values needed from here on are computed again. */
-    const uint32_t here = way.here;
+    const uint32_t here = way.here, lane = nb_thread() & 31;
     const uint64_t n = d->n >> way.width / 2, blocks = (n + NB_ULP_BLOCK - 1) / NB_ULP_BLOCK;
     const uint64_t first = (uint64_t)segment * NB_ULP_SEGMENT;
-    const uint32_t mine =
-        lane < here ? ((const uint32_t *)(sh->stage[s] + warp * (NB_STAGE_QUADS / NB_WARPS)))[NB_ULP_LENGTHS_AT / 4 + lane]
-                    : 0;
+    const nb_quad *room = sh->stage[s] + segment % NB_WARPS * (NB_STAGE_QUADS / NB_WARPS);
+    const uint32_t mine = lane < here ? ((const uint32_t *)room)[NB_ULP_LENGTHS_AT / 4 + lane] : 0;
     if (NB_OP(d) == NB_GPU_ULP_GUESS) {
         if (lane < 3)
-            sh->part[lane][warp] = mine * (4u >> lane); /* a value each of fewer bytes */
+            sh->part[lane][segment % NB_WARPS] = mine * (4u >> lane); /* a value each of fewer bytes */
         nb_ulp_guess(d, sh);
         return;
     }
@@ -567,7 +566,7 @@ NB_DEV void nb_ulp_encode_ticket(const struct nb_gpu_desc *d, uint32_t ticket, s
     }
     const uint32_t length = nb_shfl(upto, 31);
     if (lane == 0)
-        nb_publish(nb_states(d), segment, length);
+        nb_publish((uint64_t)(uintptr_t)(nb_states(d) + segment), length);
     nb_warp_barrier();
     const uint64_t before = nb_look_back(nb_states(d), segment, length), table = 1 + 2 * blocks;
     const uint32_t tail = (uint32_t)d->n & (way.width - 1), block = NB_ULP_BLOCK * way.width;

@@ -39,19 +39,35 @@ NB_DEV uint32_t nb_place_quad(uint32_t quads, uint32_t g, uint32_t c)
     return c * NB_COLUMN(quads) + g;
 }
 
+/* Return the place of a thread's first quad of a whole tile, in bytes. */
+NB_DEV uint32_t nb_fetch_place(uint32_t quads)
+{
+    const uint32_t t = nb_thread();
+    return 16 * nb_place_quad(quads, (t & ~31u) + t % 32 / quads, t % quads);
+}
+
+/* Begin to copy a whole tile's groups of `quads` quads to shared memory. All threads. A warp copies its own
+ * groups, at distances that fit into an instruction. */
+NB_DEV void nb_fetch_whole(uint32_t quads, nb_quad *to, const void *from, uint32_t place)
+{
+    const uint32_t t = nb_thread(), at = (t & ~31u) * (quads - 1) + t;
+    const char *p = (const char *)from + 16 * (uint64_t)at;
+    NB_UNROLL
+    for (uint32_t u = 0; u < quads; u++)
+        nb_async16((char *)to + place + 16 * u * (32 / quads), p + 16 * 32 * u);
+}
+
 /* Begin to copy `groups` groups of `quads` quads to shared memory. All threads. */
 NB_DEV void nb_fetch(uint32_t quads, nb_quad *to, const void *from, uint32_t groups)
 {
     const uint32_t t = nb_thread();
-    const uint32_t place = nb_place_quad(quads, t / quads, t % quads);
-    const char *p = (const char *)from + 16 * t;
     if (groups == NB_TILE_GROUPS) {
-        NB_UNROLL
-        for (uint32_t u = 0; u < quads; u++)
-            nb_async16(to + place + u * (NB_THREADS / quads), p + 16 * NB_THREADS * u);
+        nb_fetch_whole(quads, to, from, nb_fetch_place(quads));
         return;
     }
     NB_RARE;
+    const uint32_t place = nb_place_quad(quads, t / quads, t % quads);
+    const char *p = (const char *)from + 16 * t;
     NB_ROLL
     for (uint32_t u = 0; u < quads; u++)
         if (t + u * NB_THREADS < groups * quads)
@@ -157,6 +173,12 @@ NB_DEV void nb_group_store(uint32_t quads, nb_quad *to, uint32_t g, const uint32
     }
 }
 
+/* Return whether a half of a result of nb_least_of_16 is zero: only then does subtracting borrow. */
+NB_DEV int nb_pair_zero(uint32_t least)
+{
+    return (((least & NB_PAIR_MAGNITUDES) - 0x00010001u) & 0x80008000u) != 0;
+}
+
 /* Return the least magnitude in each half of sixteen words, with some sign. */
 NB_DEV uint32_t nb_least_of_16(const uint32_t *word)
 {
@@ -170,8 +192,20 @@ NB_DEV uint32_t nb_least_of_16(const uint32_t *word)
     return nb_pair_least(least, part[7]);
 }
 
+/* Return 0 if all values of a thread's group are zeros of either sign. 16-bit types. */
+NB_DEV uint32_t nb_group_any(const nb_quad *from, uint32_t g)
+{
+    uint32_t any = 0, word[16];
+    nb_group_words(4, from, g, word);
+    NB_UNROLL
+    for (unsigned i = 0; i < 16; i++)
+        any |= word[i];
+    return any & 0x7fff7fffu;
+}
+
 /* Get the values of a thread's group. Return 0 if all of them are zeros of either sign. *zero: some are. With
- * `measure`, *energy is the sum of their squares, in BF16 only. */
+ * `measure`, in BF16 only, *energy is the sum of their squares. It is 0 for zeros and for values whose squares
+ * are too small, and the function returns 1. */
 NB_DEV uint32_t nb_group_values(int type, const nb_quad *from, uint32_t g, float *x, int measure, float *energy, int *zero)
 {
     uint32_t any = 0, word[NB_GROUP];
@@ -189,7 +223,7 @@ NB_DEV uint32_t nb_group_values(int type, const nb_quad *from, uint32_t g, float
     }
     nb_group_words(4, from, g, word);
     const uint32_t least = nb_least_of_16(word);
-    *zero = !(least & 0x7fff) | !(least & 0x7fff0000u);
+    *zero = nb_pair_zero(least);
     if (type == NB_BF16 && measure) {
         uint32_t squares = 0;
         NB_UNROLL
@@ -197,15 +231,11 @@ NB_DEV uint32_t nb_group_values(int type, const nb_quad *from, uint32_t g, float
             squares = nb_brain_fma(word[i], word[i], squares);
         *energy = nb_real(squares << 16) + nb_real(squares & 0xffff0000u);
         any = 1;
-        if (*energy == 0) { /* all zeros, or squares that are too small */
-            NB_RARE;
-            any = 0;
-        }
-    }
-    if (!any) {
+    } else {
         NB_UNROLL
         for (unsigned i = 0; i < 16; i++)
             any |= word[i];
+        any &= 0x7fff7fffu;
     }
     if (type == NB_BF16) {
         NB_UNROLL
@@ -220,7 +250,7 @@ NB_DEV uint32_t nb_group_values(int type, const nb_quad *from, uint32_t g, float
             x[2 * i + 1] = nb_from_f16(word[i] >> 16);
         }
     }
-    return any & 0x7fff7fffu;
+    return any;
 }
 
 /* A sum of two NaN or infinities: replace a NaN in a word by the NaN that sums give. */

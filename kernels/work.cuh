@@ -55,7 +55,7 @@ struct nb_control {
 };
 
 /* A ticket, decoded for all threads. From one whole tile inside a span to the next each word from `tile` to
- * `scale` grows by a constant (struct nb_strides). */
+ * `state` grows by a constant (struct nb_strides). */
 struct nb_job {
     uint32_t ticket; /* in its descriptor */
     uint32_t tile;   /* encode, reduce: in the span. Unused for an index ticket */
@@ -68,19 +68,36 @@ struct nb_job {
     uint64_t src;            /* address of that value */
     uint64_t own, out;
     uint64_t err, scale;
+    uint64_t state; /* encode: address of the ticket's word in the workspace */
     uint32_t measure; /* encode: measure energies */
     uint32_t plain;   /* a whole tile inside its span, values aligned to 16 bytes. Encode: int4 or
                          int6 without energies */
 };
 
-enum { NB_JOB_PHASE = 4, NB_JOB_AT, NB_JOB_SRC, NB_JOB_OWN, NB_JOB_OUT, NB_JOB_ERR, NB_JOB_SCALE, NB_JOB_WORDS };
+enum {
+    NB_JOB_PHASE = 4,
+    NB_JOB_AT,
+    NB_JOB_SRC,
+    NB_JOB_OWN,
+    NB_JOB_OUT,
+    NB_JOB_ERR,
+    NB_JOB_SCALE,
+    NB_JOB_STATE,
+    NB_JOB_WORDS
+};
 
 /* The growth of a job's 8-byte words from tile to tile. */
 struct nb_strides {
     uint64_t by[NB_JOB_WORDS];
     uint64_t measured;
     uint32_t plain; /* tiles without energies are plain */
-    uint32_t pad;
+    uint32_t until; /* tickets up to this one grow so. 0: the last ticket found is no whole tile */
+};
+
+/* Where a thread puts the first quad that it fetches of a whole tile (nb_fetch), in bytes from the beginning. */
+struct nb_fetch_places {
+    uint32_t values; /* of 16 bits */
+    uint32_t errors;
 };
 
 #define NB_SOURCE_BUFFERS_MOST 5u
@@ -99,7 +116,8 @@ struct nb_shared {
     nb_quad stage[2][NB_STAGE_QUADS + NB_RECORD_QUADS]; /* the last part: an encoder's record (nb_record_of) */
     float sums[2][NB_TILE_GROUPS];
     uint32_t part[4][NB_WARPS]; /* maxima, minima, ... of the warps */
-    nb_quad largest, smallest;  /* encoder: maximum and minimum of each warp */
+    /* Encoder: maximum and minimum over the tile. nb_reset_extremes begins anew. */
+    uint32_t largest, smallest;
     struct nb_gpu_desc desc[2];
     struct nb_gpu_desc kept[2]; /* of the last two tickets, until they are counted */
     struct nb_job job[2];
@@ -111,17 +129,22 @@ struct nb_shared {
     float factor, signal2, carried2;
     uint32_t flag[3];
     struct nb_gpu_launch launch;
-    int32_t found;
+    struct nb_fetch_places fetches[NB_THREADS]; /* of each thread: to load them takes fewer instructions */
+    /* Between two tickets one warp writes `ended`, another one the rest. All threads read both, mostly 0. */
+    uint32_t ended;         /* bit i: the ticket just counted, of place i, was its descriptor's last */
+    uint32_t special;       /* one of the last two tickets was not found by counting on */
+    uint32_t drawn;         /* number after the next ticket's, relative to the current ticket */
+    uint32_t left;          /* the next ticket is found by counting on if `drawn` is less than this */
     int32_t have;           /* state of the next ticket, see nb_find */
+    uint32_t pending;       /* the ticket before left its record in shared memory (nb_deliver) */
     uint32_t due;           /* the ticket before is still to be counted */
-    uint32_t deferred;      /* this ticket leaves its record in shared memory (nb_deliver) */
-    uint32_t pending;       /* the ticket before did */
+    uint32_t deferred;      /* this ticket leaves its record in shared memory */
+    int32_t found;
+    uint32_t place;         /* of the next ticket */
     uint32_t pending_ticket[2];
     uint64_t pending_at;    /* address of the place of that record in the output */
-    uint32_t ended;         /* bit i: the ticket just counted, of place i, was its descriptor's last */
     uint32_t same;          /* the last ticket found belongs to the descriptor of the one before it */
     uint32_t keep[2];       /* `kept` of the place has another descriptor than the place's ticket */
-    uint32_t drawn; /* number after the next ticket's, relative to the current ticket */
 };
 
 /* Return the place of an encoder's record behind its stage, where one register finds both. */
@@ -151,11 +174,18 @@ NB_DEV void nb_fail(const struct nb_gpu_desc *d, uint32_t error)
     nb_or32(&nb_control_of(d)->failed, error);
 }
 
+/* Begin the extremes of another tile. One thread, with barriers before and after. */
+NB_DEV void nb_reset_extremes(struct nb_shared *sh)
+{
+    sh->largest = 0;
+    sh->smallest = NB_ALL;
+}
+
 /* ---- Where a ticket's output begins -------------------------------------------------------------------- */
 
-NB_DEV void nb_publish(uint64_t *state, uint32_t ticket, uint64_t length)
+NB_DEV void nb_publish(uint64_t state, uint64_t length)
 {
-    nb_put64_gpu(&state[ticket], length << 2 | 1);
+    nb_put64_gpu((uint64_t *)(uintptr_t)state, length << 2 | 1);
 }
 
 /* Return the sum of the lengths of all tickets before. One whole warp calls, after its block has published. A
@@ -173,14 +203,14 @@ NB_DEV uint64_t nb_look_back(uint64_t *state, uint32_t ticket, uint64_t length)
             s = nb_get64_gpu(&state[mine]);
         uint32_t whole, last;
         for (;;) {
-            whole = nb_ballot((uint32_t)s & 2);
+            whole = nb_ballot((nb_low(s) & 2) != 0);
             last = whole ? nb_ffs(whole) - 1 : 31;
             /* tickets before a known sum do not count */
-            if (!nb_ballot(((uint32_t)s & 3) == 0 && lane <= last))
+            if (!nb_ballot((nb_low(s) & 3) == 0 && lane <= last))
                 break;
             NB_RARE;
             nb_pause();
-            if (((uint32_t)s & 3) == 0)
+            if ((nb_low(s) & 3) == 0)
                 s = nb_get64_gpu(&state[mine]);
         }
         const uint64_t v = s >> 2;

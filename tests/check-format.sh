@@ -37,7 +37,7 @@ long_lines 379 $(find tests tools packages docs build-aux -name '*.sh' | sort) q
 # shellcheck disable=SC2046
 long_lines 281 $(find tests tools packages python docs -name '*.py' | sort)
 # shellcheck disable=SC2046
-long_lines 278 $(find plugin kernels tests tools -name '*.def' -o -name '*.inc' -o -name '*.cu' \
+long_lines 274 $(find plugin kernels tests tools -name '*.def' -o -name '*.inc' -o -name '*.cu' \
     -o -name '*.cuh' | sort)
 
 # Other versions break lines elsewhere.

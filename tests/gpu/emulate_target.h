@@ -23,6 +23,7 @@
 #define NB_APART ((void)0)
 #define NB_BRANCH ((void)0)
 #define NB_READS_ANEW(type) ((type) == NB_F16) /* both ways are tested */
+#define NB_SCARCE (nb_emulated->block % 2)     /* both ways are tested */
 #define NB_ESTIMATES 1
 
 typedef struct {
@@ -65,6 +66,14 @@ NB_DEV uint32_t nb_ballot(int p)
     for (unsigned i = 0; i < 32; i++)
         bits |= all[i] << i;
     return bits;
+}
+NB_DEV unsigned nb_warp_kept(void)
+{
+    return nb_warp();
+}
+NB_DEV int nb_any(int p)
+{
+    return nb_ballot(p) != 0;
 }
 NB_DEV uint32_t nb_shfl(uint32_t v, unsigned lane)
 {
@@ -171,6 +180,14 @@ NB_DEV uint32_t nb_min3(uint32_t a, uint32_t b, uint32_t c)
 {
     const uint32_t least = a < b ? a : b;
     return least < c ? least : c;
+}
+NB_DEV uint32_t nb_low(uint64_t v)
+{
+    return (uint32_t)v;
+}
+NB_DEV uint32_t nb_add_max(uint32_t a, uint32_t b, uint32_t least)
+{
+    return a + b > least ? a + b : least;
 }
 NB_DEV uint32_t nb_min(uint32_t a, uint32_t b)
 {
@@ -325,6 +342,7 @@ NB_DEV uint32_t nb_pair_least(uint32_t a, uint32_t b)
     b &= 0x7fff7fffu;
     return nb_min(a & 0xffff, b & 0xffff) | nb_min(a & 0xffff0000u, b & 0xffff0000u);
 }
+#define NB_PAIR_MAGNITUDES 0xffffffffu
 NB_DEV uint32_t nb_pair_least3(uint32_t a, uint32_t b, uint32_t c)
 {
     return nb_pair_least(nb_pair_least(a, b), c);
@@ -513,6 +531,14 @@ NB_DEV void nb_fence_sys(void)
 NB_DEV void nb_or32_shared(uint32_t *shared, uint32_t v)
 {
     (void)nb_or32(shared, v);
+}
+NB_DEV void nb_max32_shared(uint32_t *shared, uint32_t v)
+{
+    *shared = v > *shared ? v : *shared;
+}
+NB_DEV void nb_min32_shared(uint32_t *shared, uint32_t v)
+{
+    *shared = v < *shared ? v : *shared;
 }
 NB_DEV void nb_pause(void)
 {
