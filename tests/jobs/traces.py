@@ -9,6 +9,7 @@ prints the plugin's decisions. By hand, from the build folder (`make tests/jobs/
     traces.py matrix -o results.csv                  # every optimizer, rate, seed and start: hours on one core
     traces.py matrix -o results.csv --only adamw     # runs whose names begin so and that the file lacks
     traces.py run lion/usual/scratch/1 -p fsdp2      # one of them. -v prints the plugin's log
+    traces.py run sampling/usual/checkpoint/1 -p fsdp2 --steps 300   # a sampler's latents and noise
     traces.py table results.csv                      # the table of results, for docs/results
 
 Each rank of a node sees its own micro-batches. Their sum, which NCCL forms inside the node, equals the result of one
@@ -41,6 +42,7 @@ RATES = {  # low, usual, high
     "muon": (2e-3, 2e-2, 5e-2),
     "adafactor": (1e-4, 1e-3, 1e-2),
 }
+LOOPS = (20, 100, 1000)  # of a sampler: low, usual, high
 NAMES = ("low", "usual", "high")
 STARTS = ("scratch", "checkpoint")
 SEEDS = (1, 2, 3)
@@ -246,6 +248,91 @@ class Training:
             u.travel()
 
 
+class Sampling:
+    """A diffusion sampler instead of a training, under tensor and sequence parallelism.
+
+    The transformer learns to predict the noise in embedded text. Then latents stand for weights, which are
+    gathered, and each node's part of the predicted noise for its gradients. No sum may be quantized.
+    """
+
+    class Latents:
+        def __init__(self, x):
+            self.n, self.weight = x.numel(), x.flatten().bfloat16().float()
+
+    def __init__(self, loop, seed):
+        import torch
+        from torch import nn
+
+        torch.manual_seed(seed)
+        self.model, self.data, self.loop, self.left = build(), text(), loop, loop
+        self.times, self.last = nn.Embedding(1001, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.shape = (RANKS // NODES * SEQUENCES, CONTEXT, WIDTH)
+        self.random = torch.Generator().manual_seed(1000 * seed)
+        self.loss = []
+        self.learn()
+        self.units = [self.Latents(torch.randn(self.shape, generator=self.random))]
+
+    def hidden(self, x, time):
+        x = x + self.times(time)[:, None] + self.model.place.weight
+        for i, block in enumerate(self.model.blocks):
+            x = block(x)
+            if i == LAYERS // 2:
+                self.model.residual = x.detach()
+        return self.model.ln(x)
+
+    @staticmethod
+    def kept(time):
+        """Return the share of the signal's power at a time from 0 to 1000 (Nichol and Dhariwal, 2021)."""
+        return math.cos(time / 1000 * math.pi / 2 * 0.99) ** 2
+
+    def learn(self):
+        import torch
+
+        params = [*self.model.parameters(), *self.times.parameters(), *self.last.parameters()]
+        words, optimizer = torch.randn(256, WIDTH), torch.optim.AdamW(params, lr=1e-3)
+        for _ in range(PRETRAIN):
+            at = torch.randint(0, len(self.data) - CONTEXT, (self.shape[0],), generator=self.random)
+            clean = words[torch.stack([self.data[i : i + CONTEXT] for i in at.tolist()])]
+            noise = torch.randn(self.shape, generator=self.random)
+            time = torch.randint(1, 1001, (self.shape[0],), generator=self.random)
+            power = torch.tensor([self.kept(t) for t in time.tolist()])[:, None, None]
+            noisy = power.sqrt() * clean + (1 - power).sqrt() * noise
+            loss = (self.last(self.hidden(noisy, time)) - noise).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            self.loss.append(loss.item())
+
+    def time(self):
+        return round(1000 * self.left / self.loop)
+
+    def gradients(self):
+        """Return each node's part of the noise, by its columns of the last layer, and activations."""
+        import torch
+
+        x = self.units[0].weight.view(self.shape)
+        with torch.no_grad():
+            h = self.hidden(x, torch.full((self.shape[0],), self.time()))
+            part = WIDTH // NODES
+            columns = [slice(k * part, (k + 1) * part) for k in range(NODES)]
+            nodes = [[(h[..., c] @ self.last.weight[:, c].T).flatten()] for c in columns]
+            nodes[0][0] += self.last.bias.repeat(self.shape[0] * CONTEXT)
+        return nodes, [self.model.residual.flatten()] * NODES
+
+    def update(self, nodes):
+        """Take a step of DDIM (Song, Meng and Ermon, 2021), or begin with other noise."""
+        import torch
+
+        x, noise, before = self.units[0].weight, sum(node[0] for node in nodes), self.kept(self.time())
+        self.left -= 1
+        after = self.kept(self.time())
+        clean = (x - math.sqrt(1 - before) * noise) / math.sqrt(before)
+        x = math.sqrt(after) * clean.clamp(-4, 4) + math.sqrt(1 - after) * noise
+        if not self.left:
+            self.left, x = self.loop, torch.randn(self.shape, generator=self.random)
+        self.units[0] = self.Latents(x)
+
+
 def checkpoint(path, seed=100):
     """Return the state of a model that has been trained for a while. The first call makes it from that seed."""
     import torch
@@ -286,7 +373,7 @@ def trace(training, steps):
         for r in residual:
             yield r.numpy().tobytes()
         training.update(nodes)
-        for u in units:
+        for u in training.units:
             yield bf16(u.weight)
 
 
@@ -296,8 +383,12 @@ def trace(training, steps):
 def run(name, players, args):
     """Train, play the training to one plugin for each player, and return a dictionary of figures for each."""
     optimizer, rate, start, seed = name.split("/")
-    state = checkpoint(args.checkpoint, args.pretrain) if start == "checkpoint" else None
-    training = Training(optimizer, RATES[optimizer][NAMES.index(rate)], int(seed), state)
+    value = RATES.get(optimizer, LOOPS)[NAMES.index(rate)]
+    if optimizer == "sampling":
+        training = Sampling(value, int(seed))
+    else:
+        state = checkpoint(args.checkpoint, args.pretrain) if start == "checkpoint" else None
+        training = Training(optimizer, value, int(seed), state)
     command = [args.traced] + (["-v"] if args.verbose else [])
     began = time.time()
     playing = [subprocess.Popen(command + [p], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for p in players]
@@ -318,7 +409,7 @@ def run(name, players, args):
                 figures.update(word.split("=") for word in line.split())
             elif line.startswith("# "):
                 figures["note"] = (figures.get("note", "") + " " + line[2:]).strip()
-        figures.update(name=name, rate=f"{RATES[optimizer][NAMES.index(rate)]:g}", steps=args.steps)
+        figures.update(name=name, rate=f"{value:g}", steps=args.steps)
         figures["loss"] = f"{training.loss[0]:.2f} {statistics.mean(training.loss[-10:]):.2f}"
         figures["seconds"] = f"{time.time() - began:.0f}"
         results.append(figures)
