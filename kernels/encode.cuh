@@ -228,7 +228,7 @@ NB_DEV void nb_survey(int type, int feedback, int six, enum nb_norms norms, floa
     const float max_y = nb_real(most);
     float ratio = NB_RATIO_OF_ALL, plain = max;
     const float threshold = max * NB_SMALL;
-    if (NB_SCARCE) {
+    if (NB_SCARCE) { /* the same, without votes, which would keep all of h in registers */
         if (nb_real(fewest) < threshold) {
             NB_RARE;
             uint32_t careful = 0;

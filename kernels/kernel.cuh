@@ -266,7 +266,8 @@ NB_DEV void nb_begin_further(struct nb_shared *sh, uint32_t s)
     }
 }
 
-/* Run the ticket in place `s`, whose data have arrived. Return whether there is a next ticket. */
+/* Run the ticket in place `s`, whose data have arrived. `usual`: its descriptor's tiles are plain, where it
+ * quantizes. Return whether there is a next ticket. */
 NB_DEV int nb_run(struct nb_shared *sh, uint32_t warp, uint32_t s, int usual)
 {
     const struct nb_gpu_desc *d = &sh->desc[s];

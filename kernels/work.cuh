@@ -132,7 +132,7 @@ struct nb_shared {
     struct nb_fetch_places fetches[NB_THREADS]; /* of each thread: to load them takes fewer instructions */
     /* Between two tickets one warp writes `ended`, another one the rest. All threads read both, mostly 0. */
     uint32_t ended;         /* bit i: the ticket just counted, of place i, was its descriptor's last */
-    uint32_t special;       /* one of the last two tickets was not found by counting on */
+    uint32_t special;       /* not 0: of the last two tickets one is not plain, or was not counted on to */
     uint32_t drawn;         /* number after the next ticket's, relative to the current ticket */
     uint32_t left;          /* the next ticket is found by counting on if `drawn` is less than this */
     int32_t have;           /* state of the next ticket, see nb_find */
