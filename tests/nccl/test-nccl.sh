@@ -89,7 +89,8 @@ $(grep -E '^FAIL|WARN|runtime has no' "$tmp/log" | tail -n 12)"
     # Without nibble, or on another way than CollNet, the results prove nothing.
     case $settings in *NCCL_NET_PLUGIN=none*)
         # From 2.32 on gathers of windows connect nothing else than NCCL's puts over sockets.
-        grep -q 'via NET/Socket\|Assigned plugin RMA_SOCKET_PROXY' "$tmp/log" || fail "$file did not use its own sockets"
+        grep -q 'via NET/Socket\|Assigned plugin RMA_SOCKET_PROXY' "$tmp/log" ||
+            fail "$file did not use its own sockets"
         return
         ;;
     esac
