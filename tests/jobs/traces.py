@@ -383,10 +383,11 @@ def trace(training, steps):
 def run(name, players, args):
     """Train, play the training to one plugin for each player, and return a dictionary of figures for each."""
     optimizer, rate, start, seed = name.split("/")
-    value = RATES.get(optimizer, LOOPS)[NAMES.index(rate)]
     if optimizer == "sampling":
+        value = LOOPS[NAMES.index(rate)]
         training = Sampling(value, int(seed))
     else:
+        value = RATES[optimizer][NAMES.index(rate)]
         state = checkpoint(args.checkpoint, args.pretrain) if start == "checkpoint" else None
         training = Training(optimizer, value, int(seed), state)
     command = [args.traced] + (["-v"] if args.verbose else [])
