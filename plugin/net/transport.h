@@ -150,6 +150,14 @@ struct nb_net_ops {
     /* Flush received data to device memory. 0 with *request == NULL means that the flush is already
      * complete. The peer's end (-ECONNRESET) neither prevents a flush nor ends one in flight. */
     int (*iflush)(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles, void **request);
+    /* Copy `size` bytes by the adapter itself, without the peer and without the GPU's driver. One side is GPU
+     * memory, the other host memory, and both are registered with this connection. The GPU sees the bytes
+     * when the request is done. 0 with *request == NULL means try again later. -EOPNOTSUPP: this connection
+     * cannot copy. As with iflush, the peer's end neither prevents a copy nor ends one in flight. A transport
+     * with this function takes reg_mr, reg_mr_dmabuf and dereg_mr from any thread. NULL in the table: it has
+     * no adapter. */
+    int (*icopy)(void *recv_comm, void *to, void *to_mhandle, const void *from, void *from_mhandle,
+                 size_t size, void **request);
     /* Test a request. When it is *done, fill n entries of `sizes` (1 for a send) unless `sizes` is NULL, and
      * free the request. */
     int (*test)(void *request, int *done, size_t *sizes);

@@ -380,6 +380,69 @@ START_TEST(flush)
 }
 END_TEST
 
+/* The adapter copies from GPU memory with a read. It copies into GPU memory with a write and a read behind it,
+ * which pushes the bytes to the GPU. The peer's end does not prevent it, and without flushes there is no queue
+ * pair for it. */
+START_TEST(copy)
+{
+    static uint8_t src[SIZE];
+    uint8_t *const near = src;
+    void *gpu, *host, *req = NULL;
+
+    fake.peermem = true;
+    net = net_up(_i ? "NCCL_GDR_FLUSH_DISABLE=1" : "NCCL_GDR_FLUSH_DISABLE=0", NULL);
+    pair_open(&p, 1);
+    ck_assert_int_eq(net->ops->reg_mr(p.recv, dst, SIZE, NB_MEM_CUDA, &gpu), 0);
+    ck_assert_int_eq(net->ops->reg_mr(p.recv, src, SIZE, NB_MEM_HOST, &host), 0);
+    if (_i) {
+        ck_assert_int_eq(net->ops->icopy(p.recv, near, host, dst, gpu, 100, &req), -EOPNOTSUPP);
+        ck_assert_ptr_null(req);
+    } else {
+        ck_assert_int_eq(net->ops->icopy(p.recv, near, host, dst, NULL, 100, &req), -EINVAL);
+        ck_assert_int_eq(net->ops->icopy(p.recv, near, host, dst, gpu, 0, &req), -EINVAL);
+        for (int i = 0; i < 600; i++) {
+            if (i == 300) {
+                pair_close(&(struct pair){.send = p.send});
+                p.send = NULL;
+            }
+            fake_forget();
+            memset(dst, i, SIZE);
+            memset(src, ~i, SIZE);
+            ck_assert_int_eq(net->ops->icopy(p.recv, near + 7, host, dst + 3, gpu, 1000, &req), 0);
+            ck_assert_ptr_nonnull(req);
+            ck_assert_int_eq(wait_req(req, NULL, 2000), 0);
+            ck_assert_mem_eq(near + 7, dst + 3, 1000);
+            ck_assert_uint_eq(near[6], (uint8_t)~i);
+            ck_assert_uint_eq(near[1007], (uint8_t)~i);
+            ck_assert_int_eq(fake_logged(FAKE_POST, IBV_WR_RDMA_WRITE), 0);
+            memset(src, i + 100, SIZE);
+            ck_assert_int_eq(net->ops->icopy(p.recv, dst + 5, gpu, near, host, 999, &req), 0);
+            ck_assert_ptr_nonnull(req);
+            ck_assert_int_eq(wait_req(req, NULL, 2000), 0);
+            ck_assert_mem_eq(near, dst + 5, 999);
+            ck_assert_uint_eq(dst[4], (uint8_t)i);
+            ck_assert_uint_eq(dst[5 + 999], (uint8_t)i);
+            ck_assert_int_eq(fake_logged(FAKE_POST, IBV_WR_RDMA_WRITE), 1);
+            ck_assert_int_eq(fake_logged(FAKE_POST, IBV_WR_RDMA_READ), 2);
+            ck_assert_uint_eq(fake_log(FAKE_POST, IBV_WR_RDMA_READ, 1)->bytes, 1);
+        }
+        /* More at once than the queue holds. */
+        void *held[600];
+        int n = 0;
+        for (int i = 0; i < 600; i++) {
+            ck_assert_int_eq(net->ops->icopy(p.recv, dst, gpu, near, host, 10, &held[n]), 0);
+            n += held[n] != NULL;
+        }
+        ck_assert_int_ge(n, 100);
+        for (int i = 0; i < n; i++)
+            ck_assert_int_eq(wait_req(held[i], NULL, 2000), 0);
+    }
+    net->ops->dereg_mr(p.recv, gpu);
+    net->ops->dereg_mr(p.recv, host);
+    pair_down(&p);
+}
+END_TEST
+
 /* ---- events ---- */
 
 START_TEST(return_async_events)
@@ -453,4 +516,5 @@ SUITE_MAIN("net/verbs_env", FIXTURE(verbs_before, verbs_after), TEST(defaults), 
            TEST(mtu), TEST(inline_clears), TEST(queue_pairs), LOOP(modify_retries, 0, 4),
            LOOP(modify_sleep, 0, 3), LOOP(whole_or_split, 0, 2), LOOP(adaptive_routing, 0, COUNT(adaptive)),
            LOOP(relaxed_ordering, 0, 4), LOOP(flush, 0, 2), LOOP(return_async_events, 0, 2),
+           LOOP(relaxed_ordering, 0, 4), LOOP(copy, 0, 2), LOOP(return_async_events, 0, 2),
            LOOP(bad_value, 0, COUNT(bad)))

@@ -498,6 +498,8 @@ int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, con
 int nb_verbs_irecv_parts(void *recv_comm, const struct nb_net_part part[2], int tag, void **request);
 int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles,
                     void **request);
+int nb_verbs_icopy(void *recv_comm, void *to, void *to_mhandle, const void *from, void *from_mhandle,
+                   size_t size, void **request);
 void nb_verbs_leave(void *recv_comm);
 int nb_verbs_close_recv(void *recv_comm);
 

@@ -54,7 +54,7 @@ static void completion(struct nb_verbs_comm *c, const struct ibv_wc *wc)
     if (wc->opcode == IBV_WC_RDMA_READ) {
         struct nb_verbs_rreq *q = nb_net_req_at(&c->reqs, NB_VERBS_WR_REQ(wc->wr_id));
 
-        r->flush.free++;
+        r->flush.free += NB_VERBS_WR_PLACES(wc->wr_id);
         nb_verbs_done(c, &q->head);
         return;
     }
@@ -118,7 +118,8 @@ int nb_verbs_recv_new(struct nb_verbs_dev *dev, int nqps, int fd, struct nb_verb
     r->flush.free = c->hca->attr.max_qp_wr > 0 && c->hca->attr.max_qp_wr < FLUSH_DEPTH
                         ? (unsigned)c->hca->attr.max_qp_wr
                         : FLUSH_DEPTH;
-    r->flush.qp = nb_verbs_qp_new(c, r->flush.free, 1, IBV_ACCESS_REMOTE_READ, &err);
+    r->flush.qp =
+        nb_verbs_qp_new(c, r->flush.free, 1, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE, &err);
     c->flush_qp = r->flush.qp;
     return r->flush.qp ? 0 : -err;
 }
@@ -250,6 +251,24 @@ int nb_verbs_irecv_parts(void *recv_comm, const struct nb_net_part part[2], int 
     return receive(recv_comm, 1, true, data, sizes, tags, mhandles, request);
 }
 
+/* Post the work request of a flush or a copy to the queue pair that is connected to itself. The last one
+ * reports, and frees `places`. */
+static int post_own(struct nb_verbs_recv *r, enum ibv_wr_opcode opcode, struct ibv_sge *local,
+                    uint64_t remote, uint32_t rkey, const struct nb_verbs_rreq *req, unsigned places)
+{
+    struct ibv_send_wr wr;
+
+    memset(&wr, 0, sizeof(wr));
+    wr.wr_id = NB_VERBS_WR_ID(req->head.index, places, r->c.nqps);
+    wr.sg_list = local;
+    wr.num_sge = 1;
+    wr.opcode = opcode;
+    wr.send_flags = places ? IBV_SEND_SIGNALED : 0;
+    wr.wr.rdma.remote_addr = remote;
+    wr.wr.rdma.rkey = rkey;
+    return nb_verbs_post(&r->c, &r->flush, &wr, 1);
+}
+
 /* Flush received data to GPU memory. The data has left the adapter, but may still be behind its completion on
  * the way to the GPU. Reading a byte of it back through the adapter pushes it there. The last non-empty
  * buffer stands for all. The peer has no part in it, and its end does not prevent it. */
@@ -259,7 +278,6 @@ int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, vo
     const struct nb_clock *clock = r->c.hca->clock;
     const struct nb_verbs_mr *m;
     struct nb_verbs_rreq *req;
-    struct ibv_send_wr wr;
     struct ibv_sge sge;
     int last = -1, rc = r->c.fin ? r->c.err : nb_verbs_check(&r->c);
 
@@ -284,16 +302,55 @@ int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, vo
         return r->c.err;
     }
     req->n = 0;
-    memset(&wr, 0, sizeof(wr));
     sge = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)r->flush_to, .length = 1, .lkey = r->c.mem_mr->lkey};
-    wr.wr_id = NB_VERBS_WR_ID(req->head.index, 1, r->c.nqps);
-    wr.sg_list = &sge;
-    wr.num_sge = 1;
-    wr.opcode = IBV_WR_RDMA_READ;
-    wr.send_flags = IBV_SEND_SIGNALED;
-    wr.wr.rdma.remote_addr = (uint64_t)(uintptr_t)data[last];
-    wr.wr.rdma.rkey = m->mr->rkey;
-    rc = nb_verbs_post(&r->c, &r->flush, &wr, 1);
+    rc = post_own(r, IBV_WR_RDMA_READ, &sge, (uint64_t)(uintptr_t)data[last], m->mr->rkey, req, 1);
+    if (rc)
+        return rc;
+    r->c.unfinished++;
+    *request = req;
+    return 0;
+}
+
+/* Read from GPU memory. Write to it, and read a byte back: the adapter reads it behind what it has written, so
+ * that the GPU sees the bytes when the read is done. */
+int nb_verbs_icopy(void *recv_comm, void *to, void *to_mhandle, const void *from, void *from_mhandle,
+                   size_t size, void **request)
+{
+    struct nb_verbs_recv *r = recv_comm;
+    const struct nb_verbs_mr *t = to_mhandle, *f = from_mhandle;
+    const bool writes = t && (t->type == NB_MEM_CUDA || t->dmabuf);
+    const unsigned places = writes ? 2 : 1;
+    const struct nb_verbs_mr *near = writes ? f : t, *far = writes ? t : f;
+    const uint64_t local = (uint64_t)(uintptr_t)(writes ? from : to),
+                   remote = (uint64_t)(uintptr_t)(writes ? to : from);
+    struct nb_verbs_rreq *req;
+    struct ibv_sge sge;
+    int rc = r->c.fin ? r->c.err : nb_verbs_check(&r->c);
+
+    *request = NULL;
+    if (rc && !nb_verbs_may_flush(&r->c))
+        return rc;
+    if (!r->flush.qp)
+        return -EOPNOTSUPP;
+    if (!t || !f || t->hca != r->c.hca || f->hca != r->c.hca || size == 0 || size > NB_VERBS_MAX_WRITE) {
+        NB_WARN("verbs: %s: icopy of %zu bytes that are not registered with %s", r->c.dev->name, size,
+                r->c.hca->name);
+        return -EINVAL;
+    }
+    if (r->flush.free < places)
+        nb_verbs_progress(&r->c);
+    req = r->flush.free >= places ? nb_net_req_get(&r->c.reqs) : NULL;
+    if (!req)
+        return r->c.err && !nb_verbs_may_flush(&r->c) ? r->c.err : 0;
+    req->n = 0;
+    sge = (struct ibv_sge){.addr = local, .length = (uint32_t)size, .lkey = near->mr->lkey};
+    if (writes) {
+        rc = post_own(r, IBV_WR_RDMA_WRITE, &sge, remote, far->mr->rkey, req, 0);
+        sge = (struct ibv_sge){
+            .addr = (uint64_t)(uintptr_t)r->flush_to, .length = 1, .lkey = r->c.mem_mr->lkey};
+    }
+    if (!rc)
+        rc = post_own(r, IBV_WR_RDMA_READ, &sge, remote, far->mr->rkey, req, places);
     if (rc)
         return rc;
     r->c.unfinished++;

@@ -188,6 +188,7 @@ const struct nb_net_ops nb_net_verbs = {
     .isend_parts = nb_verbs_isend_parts,
     .irecv_parts = nb_verbs_irecv_parts,
     .iflush = nb_verbs_iflush,
+    .icopy = nb_verbs_icopy,
     .test = verbs_test,
     .leave = nb_verbs_leave,
     .close_send = nb_verbs_close_send,
