@@ -102,6 +102,15 @@ struct nb_gpu_entry {
     struct nb_gpu_source *sources; /* pinned */
 };
 
+/* A work whose descriptor is not in the ring: it waits for a kernel. */
+struct nb_gpu_waiting {
+    struct nb_work *work;
+    unsigned *inflight;
+    struct nb_gpu_wanted want;
+    struct nb_gpu_desc desc;
+    struct nb_gpu_source *sources; /* of malloc */
+};
+
 struct nb_gpu_host { /* pinned, mapped at the same address */
     struct nb_gpu_ring ring;
     struct nb_gpu_result result[NB_GPU_RING];
@@ -119,6 +128,10 @@ struct nb_ring {
     struct nb_gpu_host *host;
     nb_cu_ptr state; /* struct nb_gpu_state */
     struct nb_gpu_entry entry[NB_GPU_RING];
+    struct nb_gpu_waiting waiting[NB_GPU_RING]; /* from number `first` on, `nwaiting` of them, in order */
+    uint64_t first;
+    unsigned nwaiting;
+    bool served;                      /* a kernel runs, and was not told to end */
     uint64_t published;               /* descriptors written so far */
     uint64_t tickets;                 /* of all of them */
     uint64_t oldest;                  /* all descriptors before this one are finished */
@@ -142,6 +155,10 @@ void nb_ring_close(struct nb_ring *ring);
 int nb_ring_reserve(struct nb_ring *ring, size_t work, size_t scratch, unsigned sources,
                     pthread_mutex_t *lock);
 
+/* Note whether a kernel runs and was not told to end. Only then the ring publishes descriptors: those that
+ * wait now, and later ones at once. So the descriptors of a ring without a kernel are the host's. */
+void nb_ring_serve(struct nb_ring *ring, bool served);
+
 /* Submit a descriptor. Return 0, -EAGAIN when the ring is full, or the error of nb_gpu_plan. -ENOTSUP also
  * means more workspace or sources than reserved, and work that the kernel cannot do on this GPU. Complete
  * `desc`, which is copied. `sources` (an array of desc->nsources, copied) and `want` may be NULL. `work`,
@@ -158,6 +175,11 @@ int nb_ring_room(struct nb_ring *ring, unsigned descriptors);
 ssize_t nb_ring_poll(struct nb_ring *ring, struct nb_work *work);
 /* Note the finished descriptors. Return the number of unfinished ones. */
 unsigned nb_ring_sweep(struct nb_ring *ring);
+/* Take the oldest waiting work out of the ring and finish it with the results that `res` and `found` hold, as a
+ * kernel would have left them. */
+void nb_ring_finish_waiting(struct nb_ring *ring, const struct nb_gpu_result *res, const uint32_t *found);
+/* Finish all waiting work with -ECANCELED. */
+void nb_ring_cancel_waiting(struct nb_ring *ring);
 /* Finish all unfinished work with -ECANCELED after the device has failed and `error` was logged. */
 void nb_ring_fail(struct nb_ring *ring, int error);
 

@@ -19,13 +19,15 @@
 #include "device/cuda/gpu.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
 
-/* nb_work.id of finished work, whose result is in more[0]. Work in flight has its entry's number plus 1
- * there. */
+/* nb_work.id of finished work, whose result is in more[0], and of work whose descriptor waits. Other work in
+ * flight has its entry's number plus 1 there. */
 #define FINISHED UINT64_MAX
+#define WAITING (UINT64_MAX - 2) /* work.c has the number between */
 
 int nb_ring_open(struct nb_ring *r, struct nb_arena *arena, const struct nb_clock *clock, nb_cu_stream stream,
                  int major)
@@ -54,6 +56,8 @@ int nb_ring_open(struct nb_ring *r, struct nb_arena *arena, const struct nb_cloc
 
 void nb_ring_close(struct nb_ring *r)
 {
+    for (unsigned i = 0; i < NB_GPU_RING; i++)
+        free(r->waiting[i].sources);
     for (unsigned i = 0; i < r->npinned; i++)
         nb_cuda_unpin(r->cuda, r->pinned[i]);
     nb_cuda_unpin(r->cuda, r->host);
@@ -169,14 +173,11 @@ static void take_near(const struct nb_gpu_desc *d, const struct nb_gpu_result *r
     to->far16 = res->escapes;
 }
 
-/* Copy an entry's extra results to their destinations. Return the result, which for a pick is the number of
- * values. */
-static ssize_t take_wanted(const struct nb_ring *r, unsigned at)
+/* Copy a descriptor's extra results to their destinations. Return the result, which for a pick is the number
+ * of values. */
+static ssize_t take_wanted(const struct nb_gpu_desc *d, const struct nb_gpu_result *res,
+                           const uint32_t *found, const struct nb_gpu_wanted *w)
 {
-    const struct nb_gpu_desc *d = &r->host->ring.desc[at];
-    const struct nb_gpu_result *res = &r->host->result[at];
-    const struct nb_gpu_wanted *w = &r->entry[at].want;
-
     if (res->length < 0)
         return (ssize_t)res->length;
     if (w->stats)
@@ -190,25 +191,28 @@ static ssize_t take_wanted(const struct nb_ring *r, unsigned at)
     if (w->near)
         take_near(d, res, w->near);
     if (d->op == NB_GPU_PICK) {
-        nb_pick_place(d->picks, d->part, d->nsources, r->host->found[at], w->numbers);
+        nb_pick_place(d->picks, d->part, d->nsources, found, w->numbers);
         return (ssize_t)d->nsources;
     }
     if (w->numbers)
-        memcpy(w->numbers, r->host->found[at], (size_t)res->length * sizeof(float));
+        memcpy(w->numbers, found, (size_t)res->length * sizeof(float));
     return (ssize_t)res->length;
 }
 
-/* Finish the work of an entry: its owner gets the result, and the entry is free. */
-static void finish(struct nb_ring *r, unsigned at, ssize_t result)
+/* Finish a work: its owner gets the result. */
+static void finish(struct nb_ring *r, struct nb_work *work, unsigned *inflight, ssize_t result)
 {
-    struct nb_gpu_entry *entry = &r->entry[at];
-
-    entry->work->id = FINISHED;
-    entry->work->more[0] = (uint64_t)result;
-    (*entry->inflight)--;
-    entry->work = NULL;
+    work->id = FINISHED;
+    work->more[0] = (uint64_t)result;
+    (*inflight)--;
     r->done++;
     r->moved_ns = nb_clock_ns(r->clock);
+}
+
+static void finish_entry(struct nb_ring *r, struct nb_gpu_entry *entry, ssize_t result)
+{
+    finish(r, entry->work, entry->inflight, result);
+    entry->work = NULL;
 }
 
 /* Return 1 when entry `at` is free or its descriptor is finished. */
@@ -221,7 +225,7 @@ static int look(struct nb_ring *r, unsigned at)
         return 1;
     if (__atomic_load_n(&res->done, __ATOMIC_ACQUIRE) != r->host->ring.desc[at].id)
         return 0;
-    finish(r, at, take_wanted(r, at));
+    finish_entry(r, entry, take_wanted(&r->host->ring.desc[at], res, r->host->found[at], &entry->want));
     return 1;
 }
 
@@ -235,7 +239,34 @@ unsigned nb_ring_sweep(struct nb_ring *r)
         else if (s == r->oldest)
             r->oldest++;
     }
-    return open;
+    return open + r->nwaiting;
+}
+
+/* Take the oldest waiting work out. */
+static struct nb_gpu_waiting take_waiting(struct nb_ring *r)
+{
+    struct nb_gpu_waiting *at = &r->waiting[r->first++ % NB_GPU_RING], w = *at;
+
+    at->sources = NULL;
+    r->nwaiting--;
+    return w;
+}
+
+void nb_ring_finish_waiting(struct nb_ring *r, const struct nb_gpu_result *res, const uint32_t *found)
+{
+    struct nb_gpu_waiting w = take_waiting(r);
+
+    finish(r, w.work, w.inflight, take_wanted(&w.desc, res, found, &w.want));
+    free(w.sources);
+}
+
+void nb_ring_cancel_waiting(struct nb_ring *r)
+{
+    while (r->nwaiting) {
+        struct nb_gpu_waiting w = take_waiting(r);
+        finish(r, w.work, w.inflight, -ECANCELED);
+        free(w.sources);
+    }
 }
 
 void nb_ring_fail(struct nb_ring *r, int error)
@@ -246,12 +277,15 @@ void nb_ring_fail(struct nb_ring *r, int error)
     nb_ring_sweep(r);
     for (unsigned i = 0; i < NB_GPU_RING; i++)
         if (r->entry[i].work)
-            finish(r, i, -ECANCELED);
+            finish_entry(r, &r->entry[i], -ECANCELED);
     r->oldest = r->published;
+    nb_ring_cancel_waiting(r);
 }
 
 ssize_t nb_ring_poll(struct nb_ring *r, struct nb_work *work)
 {
+    if (work->id == WAITING)
+        return -EINPROGRESS;
     if (work->id != FINISHED && !look(r, (unsigned)((work->id - 1) % NB_GPU_RING)))
         return -EINPROGRESS;
     return (ssize_t)work->more[0];
@@ -260,7 +294,8 @@ ssize_t nb_ring_poll(struct nb_ring *r, struct nb_work *work)
 int nb_ring_room(struct nb_ring *r, unsigned descriptors)
 {
     for (unsigned i = 0; i < descriptors; i++)
-        if (!look(r, (unsigned)((r->published + i) % NB_GPU_RING))) {
+        if (r->nwaiting + descriptors > NB_GPU_RING ||
+            !look(r, (unsigned)((r->published + r->nwaiting + i) % NB_GPU_RING))) {
             r->full++;
             return 0;
         }
@@ -269,35 +304,91 @@ int nb_ring_room(struct nb_ring *r, unsigned descriptors)
 
 /* ---- Submitting ---------------------------------------------------------------------------------------- */
 
-int nb_ring_submit(struct nb_ring *r, unsigned *inflight, struct nb_work *work, struct nb_gpu_desc *d,
-                   const struct nb_source *sources, const struct nb_gpu_wanted *want)
+/* Set the descriptor's fields for the next entry. */
+static struct nb_gpu_entry *prepare(struct nb_ring *r, struct nb_gpu_desc *d, bool numbers)
 {
     const unsigned at = (unsigned)(r->published % NB_GPU_RING);
     struct nb_gpu_entry *entry = &r->entry[at];
-    struct nb_gpu_source *array = entry->sources;
-    int64_t need;
 
-    if (r->major >= NB_GPU_NO_DIFFERENCES && nb_gpu_differs(d->op))
-        return -ENOTSUP;
-    if (!nb_ring_room(r, 1))
-        return -EAGAIN;
     d->result = (uintptr_t)&r->host->result[at];
     d->work = entry->work_at;
     d->scratch = entry->scratch_at;
     d->id = (uint32_t)r->published + 1;
     if (d->id == r->host->result[at].done)
         d->id = ~d->id; /* after 2^32 descriptors */
-    if (sources) {
-        if (d->nsources > r->most)
-            return -ENOTSUP;
-        for (uint32_t i = 0; i < d->nsources; i++)
-            array[i] = (struct nb_gpu_source){.coded = (uintptr_t)sources[i].coded,
-                                              .bytes = sources[i].len,
-                                              .codec = (uint32_t)sources[i].codec};
-        d->sources = (uintptr_t)array;
-    }
-    if (want && want->numbers)
+    if (d->sources)
+        d->sources = (uintptr_t)entry->sources;
+    if (numbers)
         d->dst = (uintptr_t)r->host->found[at];
+    return entry;
+}
+
+static void put_sources(struct nb_gpu_source *to, const struct nb_source *from, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        to[i] = (struct nb_gpu_source){
+            .coded = (uintptr_t)from[i].coded, .bytes = from[i].len, .codec = (uint32_t)from[i].codec};
+}
+
+/* Put a work into the ring, where there is room. `sources`: its sources, where it has not waited. */
+static void publish(struct nb_ring *r, struct nb_gpu_waiting *w, const struct nb_source *sources)
+{
+    struct nb_gpu_entry *entry = prepare(r, &w->desc, w->want.numbers != NULL);
+
+    if (w->sources)
+        memcpy(entry->sources, w->sources, w->desc.nsources * sizeof(*w->sources));
+    else if (sources)
+        put_sources(entry->sources, sources, w->desc.nsources);
+    w->desc.ticket = r->tickets;
+    r->tickets += w->desc.tickets;
+    entry->work = w->work;
+    entry->inflight = w->inflight;
+    entry->want = w->want;
+    w->work->id = r->published + 1;
+    r->host->ring.desc[r->published % NB_GPU_RING] = w->desc;
+    __atomic_store_n(&r->host->ring.published, ++r->published, __ATOMIC_RELEASE);
+}
+
+void nb_ring_serve(struct nb_ring *r, bool served)
+{
+    r->served = served;
+    while (served && r->nwaiting) {
+        struct nb_gpu_waiting w = take_waiting(r);
+        publish(r, &w, NULL);
+        free(w.sources);
+    }
+}
+
+/* Let a work wait for a kernel. Return 0, or -EAGAIN without memory. */
+static int wait_for_kernel(struct nb_ring *r, struct nb_gpu_waiting *w, const struct nb_source *sources)
+{
+    if (sources) {
+        w->sources = malloc(w->desc.nsources * sizeof(*w->sources));
+        if (!w->sources)
+            return -EAGAIN;
+        put_sources(w->sources, sources, w->desc.nsources);
+    }
+    w->work->id = WAITING;
+    r->waiting[(r->first + r->nwaiting++) % NB_GPU_RING] = *w;
+    return 0;
+}
+
+int nb_ring_submit(struct nb_ring *r, unsigned *inflight, struct nb_work *work, struct nb_gpu_desc *d,
+                   const struct nb_source *sources, const struct nb_gpu_wanted *want)
+{
+    const bool idle = r->oldest == r->published && !r->nwaiting;
+    struct nb_gpu_waiting w = {.work = work, .inflight = inflight};
+    int64_t need;
+    int ret = 0;
+
+    if (r->major >= NB_GPU_NO_DIFFERENCES && nb_gpu_differs(d->op))
+        return -ENOTSUP;
+    if (!nb_ring_room(r, 1))
+        return -EAGAIN;
+    if (sources && d->nsources > r->most)
+        return -ENOTSUP;
+    d->sources = sources ? 8 : 0; /* any aligned address, until there is an entry */
+    prepare(r, d, want && want->numbers);
     if (want && want->stats) {
         d->flags |= NB_GPU_STATS;
         d->every = want->stats->every;
@@ -307,17 +398,18 @@ int nb_ring_submit(struct nb_ring *r, unsigned *inflight, struct nb_work *work, 
         return (int)need;
     if ((uint64_t)need > r->work_bytes || nb_gpu_scratch(d) > r->scratch_bytes)
         return -ENOTSUP;
-    d->ticket = r->tickets;
-    r->tickets += d->tickets;
-    entry->work = work;
-    entry->inflight = inflight;
-    entry->want = want ? *want : (struct nb_gpu_wanted){0};
-    if (r->oldest == r->published)
+    w.desc = *d;
+    if (want)
+        w.want = *want;
+    if (r->served)
+        publish(r, &w, sources);
+    else
+        ret = wait_for_kernel(r, &w, sources);
+    if (ret)
+        return ret;
+    if (idle)
         r->moved_ns = nb_clock_ns(r->clock);
-    work->id = r->published + 1;
     work->at = r;
     (*inflight)++;
-    r->host->ring.desc[at] = *d;
-    __atomic_store_n(&r->host->ring.published, ++r->published, __ATOMIC_RELEASE);
     return 0;
 }

@@ -251,12 +251,19 @@ void nb_launches_idle(struct nb_launches *l)
     l->wanted = 0;
 }
 
+/* Return whether a kernel runs that was not told to end. */
+static bool is_served_by_kernel(const struct nb_launches *l)
+{
+    const struct nb_gpu_ring *ring = &l->ring->host->ring;
+    /* Read `ended` first: all kernels that had ended by then had begun. */
+    const uint64_t ended = __atomic_load_n(&ring->ended, __ATOMIC_ACQUIRE);
+
+    return __atomic_load_n(&ring->started, __ATOMIC_ACQUIRE) > ended && l->told <= ended;
+}
+
 int nb_launches_ready(struct nb_launches *l)
 {
-    const uint64_t ended = __atomic_load_n(&l->ring->host->ring.ended, __ATOMIC_ACQUIRE);
-    const uint64_t started = __atomic_load_n(&l->ring->host->ring.started, __ATOMIC_ACQUIRE);
-
-    if (atomic_load(&l->ring->failed) || (started > ended && l->told <= ended)) {
+    if (atomic_load(&l->ring->failed) || is_served_by_kernel(l)) {
         l->wanted = 0;
         return 1;
     }
@@ -329,7 +336,10 @@ int nb_launches_turn(struct nb_launches *l)
         l->worked_ns = l->now;
     if (l->alone_open && !l->wanted && !work && (l->idle > l->alone_turn || l->now - l->worked_ns > ALONE_NS))
         end_alone(l);
+    /* Work that has waited belongs to the kernel that runs now, also where that is told to end in this turn. */
+    nb_ring_serve(l->ring, is_served_by_kernel(l));
     tell(l);
+    nb_ring_serve(l->ring, is_served_by_kernel(l));
     return work || waiting || l->wanted || l->alone_open || l->due || started != ended || l->told > ended ||
            atomic_load(&l->open);
 }
