@@ -9,11 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "codec/format.h"
-#include "codec/fp.h"
-#include "codec/pick.h"
-#include "device/device.h"
-#include "device/host/host.h"
+#include "device/cuda/gpu.h"
 #include "fake_driver.h"
 #include "fake_stream.h"
 
@@ -28,119 +24,35 @@ static void __attribute__((noreturn)) wrong(const char *what)
     abort();
 }
 
-static int64_t encode(const struct nb_gpu_desc *d, struct nb_gpu_result *res)
+/* Do the work at the CPU's addresses of everything that the descriptor names. */
+static int64_t work(struct nb_gpu_desc d, struct nb_gpu_result *res)
 {
-    struct nb_ef ef = {at(d->err), at(d->scale), (enum nb_ef_mode)d->mode, d->beta, d->bound};
-    struct nb_encode_stats s = {.every = d->every};
-    const int stats = d->flags & NB_GPU_STATS;
-    int64_t ret =
-        nb_encode((enum nb_codec)d->codec, (enum nb_dtype)d->type, at(d->src), d->n, d->first,
-                  d->mode != NB_EF_OFF ? &ef : NULL, at(d->dst),
-                  nb_encode_bound((enum nb_codec)d->codec, (enum nb_dtype)d->type, d->n), stats ? &s : NULL);
-    res->nonfinite = s.nonfinite;
-    res->escapes = s.escapes;
-    res->fallback = s.fallback;
-    res->flushed = s.flushed;
-    res->bounded = s.bounded;
-    res->signal2 = s.signal2;
-    res->noise2 = s.noise2;
-    res->carried2 = s.carried2;
-    return ret;
-}
-
-static int64_t sum(const struct nb_gpu_desc *d)
-{
-    const struct nb_gpu_source *from = at(d->sources);
-    struct nb_source *list = calloc(d->nsources + 1u, sizeof(*list));
-    const void **plain = calloc(d->nsources + 1u, sizeof(*plain));
+    struct nb_gpu_source *list = NULL;
+    uint64_t *const address[] = {&d.src, &d.ref, &d.own, &d.dst, &d.sources, &d.err, &d.scale};
     int64_t ret;
 
-    if (!list || !plain)
-        abort();
-    for (uint32_t i = 0; i < d->nsources; i++) {
-        list[i] = (struct nb_source){(enum nb_codec)from[i].codec, at(from[i].coded), from[i].bytes};
-        plain[i] = at(from[i].coded);
-    }
-    if (d->op == NB_GPU_DECODE)
-        ret = nb_decode(list[0].codec, (enum nb_dtype)d->type, list[0].coded, list[0].len, d->n, d->first,
-                        at(d->dst));
-    else if (d->op == NB_GPU_REDUCE)
-        ret = nb_reduce((enum nb_dtype)d->type, list, d->nsources, at(d->own), d->n, d->first, at(d->dst));
-    else if (d->op == NB_GPU_ULP_DECODE)
-        ret = nb_ulp_decode((enum nb_ulp_width)d->width, list[0].coded, list[0].len, at(d->ref), d->n,
-                            at(d->dst));
-    else if (d->op == NB_GPU_DELTA4_DECODE)
-        ret = nb_delta4_decode((enum nb_dtype)d->type, list[0].coded, list[0].len, at(d->ref), d->n,
-                               at(d->dst));
-    else
-        ret = nb_exact_reduce((ncclDataType_t)d->type, (ncclRedOp_t)d->mode, plain, d->nsources, at(d->own),
-                              d->n, at(d->dst));
-    free(list);
-    free(plain);
-    return ret;
-}
-
-/* Put the values of nb_pick back into the order of the parts. */
-static int64_t pick(const struct nb_gpu_desc *d)
-{
-    uint32_t *to = at(d->dst), found[NB_PICKS];
-    unsigned bits = 0;
-
-    if (nb_pick(d->width, at(d->src), d->limit, d->picks, d->first, d->n, found) != d->nsources)
-        wrong("a pick of other values than it is given");
-    while (1u << bits < d->picks)
-        bits++;
-    for (uint32_t i = 0; i < d->nsources; i++) {
-        uint32_t reversed = 0;
-        for (unsigned b = 0; b < bits; b++)
-            reversed |= ((d->part + i) >> b & 1) << (bits - 1 - b);
-        to[i] = found[reversed];
-    }
-    return 0;
-}
-
-static int64_t work(const struct nb_gpu_desc *d, struct nb_gpu_result *res)
-{
-    struct nb_delta4_stats lossy = {0, 0};
-    int64_t ret = 0;
-
-    if (fake.major >= NB_GPU_NO_DIFFERENCES && nb_gpu_differs(d->op))
+    if (fake.major >= NB_GPU_NO_DIFFERENCES && nb_gpu_differs(d.op))
         return -ENOTSUP;
-    switch (d->op) {
-    case NB_GPU_ENCODE: return encode(d, res);
-    case NB_GPU_DECODE:
-    case NB_GPU_REDUCE:
-    case NB_GPU_ULP_DECODE:
-    case NB_GPU_DELTA4_DECODE:
-    case NB_GPU_REDUCE_EXACT: return sum(d);
-    case NB_GPU_COPY: memcpy(at(d->dst), at(d->src), d->n); return 0;
-    case NB_GPU_ZERO: fake_zero(at(d->dst), d->n); return 0;
-    case NB_GPU_HASH: res->value = nb_hash64(at(d->src), d->n, d->first); return 0;
-    case NB_GPU_EQUAL: res->value = memcmp(at(d->src), at(d->ref), d->n) != 0; return 0;
-    case NB_GPU_ULP_ENCODE:
-        return nb_ulp_encode((enum nb_ulp_width)d->width, at(d->src), at(d->ref), d->n, d->limit, at(d->dst),
-                             nb_ulp_bound((enum nb_ulp_width)d->width, d->n));
-    case NB_GPU_DELTA4_ENCODE:
-        ret = nb_delta4_encode((enum nb_dtype)d->type, at(d->src), at(d->ref), d->n, d->limit, at(d->dst),
-                               nb_delta4_bound((enum nb_dtype)d->type, d->n), &lossy);
-        res->value = lossy.lossy;
-        return ret;
-    case NB_GPU_LIKENESS: {
-        const struct nb_similarity near = nb_host_similarity(at(d->src), at(d->ref), d->n, d->nsources);
-        res->value = near.near16 << 32 | near.near8;
-        res->escapes = near.far16;
+    for (size_t i = 0; i < sizeof(address) / sizeof(*address); i++)
+        *address[i] = (uintptr_t)at(*address[i]);
+    if (d.op == NB_GPU_ZERO) {
+        fake_zero(at(d.dst), d.n);
         return 0;
     }
-    case NB_GPU_SAMPLE:
-        return nb_host_sample((enum nb_dtype)d->type, at(d->src), d->n, d->nsources, at(d->dst));
-    case NB_GPU_PROFILE:
-        if (!(d->flags & NB_GPU_SPREAD))
-            wrong("a profile with a stride");
-        return nb_host_sums((enum nb_dtype)d->type, at(d->src), d->n, d->nsources, at(d->dst));
-    case NB_GPU_PICK: return pick(d);
-    case NB_GPU_ULP_GUESS: res->value = nb_ulp_guess_width(at(d->src), at(d->ref), d->n); return 0;
-    default: wrong("an operation that it does not know");
+    if (d.sources) {
+        list = malloc((d.nsources + 1u) * sizeof(*list));
+        if (!list)
+            abort();
+        memcpy(list, at(d.sources), d.nsources * sizeof(*list));
+        for (uint32_t i = 0; i < d.nsources; i++)
+            list[i].coded = (uintptr_t)at(list[i].coded);
+        d.sources = (uintptr_t)list;
     }
+    ret = nb_gpu_by_processor(&d, res);
+    if (ret == -EINVAL)
+        wrong("an operation that no kernel does");
+    free(list);
+    return ret;
 }
 
 void fake_kernel(const struct nb_gpu_launch *launch, int stuck)
@@ -177,7 +89,7 @@ void fake_kernel(const struct nb_gpu_launch *launch, int stuck)
         if (d.work % 16 || d.scratch % 16)
             wrong("a workspace that is not aligned");
         struct nb_gpu_result fresh = {.done = res->done};
-        fresh.length = work(&d, &fresh);
+        fresh.length = work(d, &fresh);
         memcpy(res, &fresh, offsetof(struct nb_gpu_result, done));
         state->last = d.ticket + d.tickets;
         state->carried = number + 1;

@@ -183,6 +183,13 @@ void nb_ring_cancel_waiting(struct nb_ring *ring);
 /* Finish all unfinished work with -ECANCELED after the device has failed and `error` was logged. */
 void nb_ring_fail(struct nb_ring *ring, int error);
 
+/* ---- processor.c: descriptors' work by this processor -------------------------------------------------- */
+
+/* Do the work of a descriptor whose addresses, and those of its sources, are this processor's. Set *res as the
+ * kernel does, but `length`, and return that. -EINVAL also means a profile with a stride. -ENOMEM: there is no
+ * memory. */
+int64_t nb_gpu_by_processor(const struct nb_gpu_desc *desc, struct nb_gpu_result *res);
+
 /* ---- observer.c: how the kernel is launched ------------------------------------------------------------ */
 
 enum nb_launching {
