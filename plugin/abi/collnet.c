@@ -113,10 +113,10 @@ ncclResult_t nb_api_coll_reg_mr(void *coll_comm, void *data, size_t size, int ty
 ncclResult_t nb_api_coll_reg_mr_dma_buf(void *coll_comm, void *data, size_t size, int type, uint64_t offset,
                                         int fd, void **mhandle)
 {
-    /* The engine's kernel reads and writes NCCL's memory without the transport, so DMA-BUF is unused. */
-    (void)offset;
-    (void)fd;
-    return nb_api_coll_reg_mr(coll_comm, data, size, type, mhandle);
+    NB_REQUIRE(coll_comm);
+    NB_REQUIRE(mhandle);
+    *mhandle = NULL;
+    return nb_result(nb_coll_reg_mr_dmabuf(coll_comm, data, size, type, offset, fd, mhandle));
 }
 
 ncclResult_t nb_api_coll_dereg_mr(void *coll_comm, void *mhandle)

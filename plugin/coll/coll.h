@@ -56,6 +56,9 @@ int nb_coll_reduce_support(ncclDataType_t type, ncclRedOp_t op);
  * are refused with -ENOTSUP: NCCL then goes through its own buffer. NCCL may have two own buffers of the same
  * size, one in each kind of memory. */
 int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_type, void **mhandle);
+/* The same for memory that lies at `offset` of the DMA-BUF `fd`, which the caller closes. */
+int nb_coll_reg_mr_dmabuf(struct nb_coll_comm *comm, void *data, size_t size, int mem_type, uint64_t offset,
+                          int fd, void **mhandle);
 int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle);
 
 /* Enqueue a window. Never blocks, never allocates. *req is written on every path (NULL: retry later). A call

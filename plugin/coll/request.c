@@ -330,7 +330,8 @@ bool nb_requests_unfinished(struct nb_coll_comm *comm)
  * buffer of that side and is never taken for it.
  */
 
-int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_type, void **mhandle)
+int nb_coll_reg_mr_dmabuf(struct nb_coll_comm *comm, void *data, size_t size, int mem_type, uint64_t offset,
+                          int fd, void **mhandle)
 {
     int ret = -ENOTSUP;
 
@@ -356,13 +357,18 @@ int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_t
         ret = 0;
     }
     pthread_mutex_unlock(&comm->submit.lock);
-    if (!ret && comm->device->ops->region && comm->device->ops->region(comm->device, data, size))
+    if (!ret && comm->device->ops->region && comm->device->ops->region(comm->device, data, size, fd, offset))
         NB_WARN("%s: regMr: out of memory",
                 comm->label); /* its windows will fail. regMr must not fail on one node alone */
     if (ret)
         NB_INFO(NCCL_REG, "%s: user buffer of %zu bytes is not registered: NCCL uses its own buffer",
                 comm->label, size);
     return ret;
+}
+
+int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_type, void **mhandle)
+{
+    return nb_coll_reg_mr_dmabuf(comm, data, size, mem_type, 0, -1, mhandle);
 }
 
 /* Deregister. NCCL frees its buffer with the first deregistration, before it closes the communicator. After
@@ -405,7 +411,7 @@ int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
     if (ret)
         NB_WARN("%s: deregMr: work on its buffer does not end", comm->label);
     if (gone && comm->device->ops->region)
-        comm->device->ops->region(comm->device, gone, 0);
+        comm->device->ops->region(comm->device, gone, 0, -1, 0);
     nb_turn_lock_give(&comm->progress_lock);
     return ret;
 }

@@ -66,6 +66,20 @@ struct nb_compared {
     uint64_t differ, guess;
 };
 
+/* An adapter: the transport's way between GPU memory and host memory, without the GPU's driver. The engine
+ * gives it to a device. */
+struct nb_adapter {
+    /* Register memory. `gpu`: GPU memory, by the DMA-BUF `fd` with the memory at `offset`, or by address where
+     * fd is -1. Return 0 and *handle, or a negative errno. Any thread. */
+    int (*reg)(const struct nb_adapter *adapter, void *data, size_t bytes, bool gpu, int fd, uint64_t offset,
+               void **handle);
+    void (*dereg)(const struct nb_adapter *adapter, void *handle);
+    /* icopy and test of net/transport.h. The engine's thread. */
+    int (*copy)(const struct nb_adapter *adapter, void *to, void *to_handle, const void *from,
+                void *from_handle, size_t bytes, void **request);
+    int (*test)(const struct nb_adapter *adapter, void *request, int *done);
+};
+
 enum nb_place {
     NB_PLACE_WIRE,    /* messages: the CPU accesses headers, transports send from it and receive into it */
     NB_PLACE_STATE,   /* residuals, references, partial sums: only the device accesses them */
@@ -100,14 +114,19 @@ struct nb_device_ops {
     /* Quiesce, and free the instance. The caller has freed all memory of `alloc` before. */
     void (*close)(struct nb_device *dev);
 
-    /* region: take note of NCCL's buffer, registered at connect before any of its windows comes. Bytes 0: it
-     * is deregistered. Return 0 or -ENOMEM. shares: take note that the operations of another communicator
+    /* region: take note of NCCL's buffer, registered at connect before any of its windows comes. `fd`: its
+     * DMA-BUF, with the buffer at `offset`, or -1. Bytes 0: it is deregistered. Return 0 or -ENOMEM. shares: take note that the operations of another communicator
      * come to this one. It is a child that shares this one's connections. Each may be reported again. NULL in
      * the table: ignored. */
-    int (*region)(struct nb_device *dev, const void *base, size_t bytes);
+    int (*region)(struct nb_device *dev, const void *base, size_t bytes, int fd, uint64_t offset);
     void (*shares)(struct nb_device *dev, uint64_t comm_id);
     /* Take note that the engine begins an operation that is no all-reduce. NULL in the table: ignored. */
     void (*begins)(struct nb_device *dev);
+
+    /* Use this adapter where no kernel begins, until the next call. NULL: none, and no copy is under way when
+     * the call returns. While a communicator connects, before NCCL registers its buffer, and when it closes.
+     * NULL in the table: the device needs none. */
+    void (*adapter)(struct nb_device *dev, const struct nb_adapter *adapter);
 
     /* Return 1 when work that is submitted now will be done soon. The engine asks before it begins with a
      * window. 0: not yet, since the work's kernel has not begun and may wait for other communicators of this

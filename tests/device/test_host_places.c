@@ -102,13 +102,13 @@ START_TEST(near_the_buffer)
         n.ctx.root = root;
         dev = host_node_device(&n);
         check_places(&all, 2);
-        ck_assert_int_eq(dev->ops->region(dev, buffer + 4096, 4096), 0);
+        ck_assert_int_eq(dev->ops->region(dev, buffer + 4096, 4096, -1, 0), 0);
         check_places(&other, 2);
-        ck_assert_int_eq(dev->ops->region(dev, buffer + 4096, 0), 0);
+        ck_assert_int_eq(dev->ops->region(dev, buffer + 4096, 0, -1, 0), 0);
         dev->ops->close(dev);
         bind_to(&one);
         dev = host_node_device(&n);
-        ck_assert_int_eq(dev->ops->region(dev, buffer + 4096, 4096), 0);
+        ck_assert_int_eq(dev->ops->region(dev, buffer + 4096, 4096, -1, 0), 0);
         check_places(&one, 2);
         bind_to(&all);
         dev->ops->close(dev);

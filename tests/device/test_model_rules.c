@@ -110,7 +110,7 @@ static void registers(void *argument)
     while (!connected)
         model_sleep(MODEL_MS);
     dev->ops->turn(dev, 0);
-    dev->ops->region(dev, page, sizeof(page)); /* asks the driver for the memory's owner */
+    dev->ops->region(dev, page, sizeof(page), -1, 0); /* asks the driver for the memory's owner */
     over = 1;
 }
 

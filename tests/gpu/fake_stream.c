@@ -69,9 +69,9 @@ static void run_item(struct fake_item *it)
         if (it->bytes == 4 && (uintptr_t)it->at % 4 == 0)
             __atomic_store_n((uint32_t *)(void *)it->at, it->pattern, __ATOMIC_RELEASE);
         else if (!it->pattern)
-            fake_zero(it->at, it->bytes);
+            fake_zero(fake_seen_at(it->at), it->bytes);
         else
-            memset(it->at, (int)it->pattern, it->bytes);
+            memset(fake_seen_at(it->at), (int)it->pattern, it->bytes);
         break;
     case COPY: memcpy(fake_seen_at(it->at), fake_seen_at(it->from), it->bytes); break;
     case FUNCTION: it->function(it->argument); break;

@@ -45,6 +45,7 @@ struct way {
     int direct;   /* NCCL's buffer is in GPU memory, and registered as GPU memory */
     int hops;     /* messages are forwarded */
     int guests;   /* other communicators come and go beside the first */
+    int escapes;  /* codec kernels begin late, and the adapters copy */
     /* Adapters reach GPU memory, where payloads lie then. The kernels and the adapters alone can touch it
      * (except with emulated kernels, whose addresses are the CPU's). */
     enum { NO_ADAPTER, BY_ADDRESS, BY_DMABUF, FALLS_BACK, ONE_REFUSES } adapter;
@@ -321,7 +322,8 @@ static int adapters(struct stage *s)
 {
     const struct gpu_net how = {.dmabuf = s->way->adapter == BY_DMABUF,
                                 .falls_back = s->way->adapter == FALLS_BACK,
-                                .refuses = s->way->adapter == ONE_REFUSES && s->node->rank == 1};
+                                .refuses = s->way->adapter == ONE_REFUSES && s->node->rank == 1,
+                                .copies = s->way->escapes};
 
     s->adapters = hx_lib_static(&NB_NEWEST_NET, &NB_NEWEST_COLL, NB_NET_NEWEST);
     HX_CHECK(hx_init(s->adapters, COMM_ID, &s->ctx) == ncclSuccess && s->ctx.coll_ok, "init");
@@ -402,6 +404,9 @@ static int stage_end(struct stage *s)
         HX_CHECK((gpu_net_sent() == 0) == refuses && (gpu_net_flushed() == 0) == refuses,
                  "%lu payloads left GPU memory, %lu flushes", gpu_net_sent(), gpu_net_flushed());
     }
+    HX_CHECK((gpu_net_copied() > 0) == (s->way->escapes != 0) &&
+                 (hx_log_count("I ", "no codec kernel has begun for") > 0) == (s->way->escapes != 0),
+             "%lu copies by the adapter", gpu_net_copied());
     HX_CHECK(fake_alive() == 0, "%ld things of the driver's are left", fake_alive());
     HX_CHECK(s->way->host || fake_kernels() > 0, "no kernel ran");
     return 0;
@@ -611,6 +616,23 @@ HX_CASE(gpu_payloads_guests, compare(&(struct way){.name = "gpu-payloads-guests"
                                                    .guests = 1,
                                                    .adapter = BY_DMABUF}))
 
+/* Codec kernels begin after NCCL's, so that this processor does the first works of each operation, and the
+ * adapter carries their values. The kernels do the rest. NCCL's buffer lies in GPU memory that this processor
+ * cannot reach, by an address of its own or not. */
+HX_CASE(escapes, compare(&(struct way){.name = "escapes",
+                                       .fake = {.other = FAKE_PINNED, .lazy_us = 60000},
+                                       .resident = 1,
+                                       .direct = 1,
+                                       .brief = 1,
+                                       .escapes = 1,
+                                       .adapter = BY_ADDRESS}) ||
+                     compare(&(struct way){.name = "escapes-all",
+                                           .fake = {.other = FAKE_DEVICE, .lazy_us = 400000},
+                                           .resident = 1,
+                                           .brief = 1,
+                                           .escapes = 1,
+                                           .adapter = BY_ADDRESS}))
+
 /* With kernels that are emulated. */
 static int compare_emulated(const struct way *way)
 {
@@ -758,7 +780,7 @@ static int p2p(void)
 HX_MAIN({"batch", batch, HX_CASE_FULL}, {"resident", resident, 0}, {"gpu-memory", gpu_memory, 0},
         {"gpu-receives", gpu_receives, 0}, {"gpu-pointers", gpu_pointers, 0},
         {"gpu-payloads", gpu_payloads, 0}, {"gpu-payloads-guests", gpu_payloads_guests, HX_CASE_SLOW},
-        {"gpu-payloads-no-differences", gpu_payloads_no_differences, 0},
+        {"gpu-payloads-no-differences", gpu_payloads_no_differences, 0}, {"escapes", escapes, 0},
         {"gpu-payloads-emulated", gpu_payloads_emulated, 0}, {"no-differences", no_differences, 0},
         {"emulated", emulated, 0}, {"recognised", recognised, HX_CASE_SLOW},
         {"recognised-emulated", recognised_emulated, HX_CASE_FULL}, {"stuck", stuck, 0}, {"p2p", p2p, 0})

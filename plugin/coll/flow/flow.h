@@ -63,6 +63,11 @@ int nb_staging_register(struct nb_coll_comm *comm);
 /* Stop receiving and deregister the memory. May be called twice. */
 void nb_staging_unregister(struct nb_coll_comm *comm);
 
+/* Give the device the transport's adapter where both have use for it, once the rings are connected, and take it
+ * back before the connections end. May be called twice. */
+void nb_adapter_give(struct nb_coll_comm *comm);
+void nb_adapter_take_back(struct nb_coll_comm *comm);
+
 /* ---- parts of a round: return 1 when something moved, 0, or < 0 when the communicator has failed ----- */
 
 /* Take up the windows that NCCL has handed over, and begin their operations. Return true when there was

@@ -592,6 +592,18 @@ struct nb_peer_flow {
 };
 
 /* State of a communicator. */
+/* Return the kinds of GPU memory (enum nb_mem) that the transport reaches. `parts`: 0 where it does not send
+ * messages of two parts. */
+int nb_adapter_kinds(const struct nb_coll_comm *comm, bool parts);
+
+/* The transport's adapter as the device sees it: copies of one connection (adapter.c). */
+struct nb_flow_adapter {
+    struct nb_adapter adapter;
+    const struct nb_net_ops *net;
+    void *conn; /* receives from a neighbor. NULL: the device has no adapter */
+    int kinds;  /* enum nb_mem of the GPU memory that it reaches */
+};
+
 struct nb_flow {
     struct nb_peer_flow *peers; /* [nnodes] */
     bool taken_up;        /* the operation of the next window has begun, and a task samples its values */
@@ -600,6 +612,7 @@ struct nb_flow {
     struct nb_tasks tasks;
     struct nb_records records;
     struct nb_staging staging;
+    struct nb_flow_adapter adapter;
     struct nb_scratch scratch;
     struct nb_gather gather;
     struct nb_cursor first_hop;

@@ -57,15 +57,10 @@ static size_t body_bytes(const struct nb_coll_comm *comm)
     return round_up(comm->buffer_bytes, 256);
 }
 
-/* Return the kinds of memory (enum nb_mem) that the transport reaches besides the host's. */
+/* Return the kinds of memory in which the transport finds payloads besides the host's. */
 static int reached(const struct nb_coll_comm *comm)
 {
-    struct nb_net_props props;
-
-    if (!comm->net->isend_parts || !comm->device->ops->dmabuf ||
-        comm->ctx->net->ops->properties(comm->ctx->net, comm->dev, &props) || !props.parts)
-        return 0;
-    return props.mem_support & (NB_MEM_CUDA | NB_MEM_DMABUF);
+    return comm->net->isend_parts && comm->device->ops->dmabuf ? nb_adapter_kinds(comm, true) : 0;
 }
 
 /* Return the bytes of a message buffer, and of its payload where that lies in the device's memory. */
@@ -397,6 +392,8 @@ int nb_staging_register(struct nb_coll_comm *comm)
                 widen(comm, rx);
         }
     }
+    if (!ret)
+        nb_adapter_give(comm);
     return ret;
 }
 
@@ -404,6 +401,7 @@ void nb_staging_unregister(struct nb_coll_comm *comm)
 {
     const struct nb_net_ops *net = comm->net;
 
+    nb_adapter_take_back(comm);
     /* Receives stay posted while a connection lives, and peers may still send heartbeats. */
     for (int i = 0; net->leave && i < comm->nneighbors; i++)
         for (int c = 0; c < NB_CLASS_COUNT; c++)

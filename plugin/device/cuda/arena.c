@@ -105,7 +105,7 @@ static int map_more(struct nb_arena *a, size_t bytes, bool whole, pthread_mutex_
     const struct nb_cuda *cu = a->cuda->cu;
     struct nb_cu_alloc_prop prop = {.type = NB_CU_ALLOC_PINNED,
                                     .location = {NB_CU_LOCATION_DEVICE, a->cuda->device},
-                                    .gpu_direct_rdma = whole};
+                                    .gpu_direct_rdma = whole || a->for_adapters};
     struct nb_cu_access access = {.location = {NB_CU_LOCATION_DEVICE, a->cuda->device},
                                   .flags = NB_CU_ACCESS_READWRITE};
     nb_cu_ptr at = place(a, bytes, lock);
@@ -136,6 +136,20 @@ static int map_more(struct nb_arena *a, size_t bytes, bool whole, pthread_mutex_
     }
     *out = at;
     return ret;
+}
+
+/* Return whether adapters can be given memory of the arena. Log why not. */
+static bool is_for_adapters(const struct nb_arena *a)
+{
+    int able = 0;
+
+    if (a->virtual_memory &&
+        NB_CU(a->cuda->cu, "memory for adapters",
+              DeviceGetAttribute(&able, NB_CU_ATTR_RDMA_OF_VIRTUAL_MEMORY, a->cuda->device)))
+        return false;
+    if (!able)
+        NB_INFO(NCCL_NET, "cuda: GPU %d has no virtual memory that adapters reach", a->cuda->ordinal);
+    return able;
 }
 
 /* Return 0 when the arena may take `bytes` more and leave the job its reserve. Log the first refusal of
@@ -183,7 +197,7 @@ int nb_arena_grow(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
     return ret;
 }
 
-int nb_arena_open(struct nb_arena *a, const struct nb_cuda_context *cuda, size_t keep)
+int nb_arena_open(struct nb_arena *a, const struct nb_cuda_context *cuda, size_t keep, bool for_adapters)
 {
     const struct nb_cuda *cu = cuda->cu;
     struct nb_cu_alloc_prop prop = {.type = NB_CU_ALLOC_PINNED,
@@ -207,6 +221,8 @@ int nb_arena_open(struct nb_arena *a, const struct nb_cuda_context *cuda, size_t
             cu->MemFree_v2(at);
         return ret;
     }
+    a->for_adapters = for_adapters && is_for_adapters(a);
+    prop.gpu_direct_rdma = a->for_adapters;
     ret = NB_CU(cu, "pages of GPU memory",
                 MemGetAllocationGranularity(&a->granularity, &prop, NB_CU_GRANULARITY_RECOMMENDED));
     if (!ret)
@@ -321,20 +337,6 @@ static bool carve(struct nb_arena *a, nb_cu_ptr at, size_t bytes)
         return true;
     }
     return false;
-}
-
-/* Return whether adapters can be given memory of the arena. Log why not. */
-static bool is_for_adapters(const struct nb_arena *a)
-{
-    int able = 0;
-
-    if (a->virtual_memory &&
-        NB_CU(a->cuda->cu, "memory for adapters",
-              DeviceGetAttribute(&able, NB_CU_ATTR_RDMA_OF_VIRTUAL_MEMORY, a->cuda->device)))
-        return false;
-    if (!able)
-        NB_INFO(NCCL_NET, "cuda: GPU %d has no virtual memory that adapters reach", a->cuda->ordinal);
-    return able;
 }
 
 nb_cu_ptr nb_arena_take_whole(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)

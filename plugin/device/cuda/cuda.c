@@ -20,9 +20,20 @@ static void cuda_quiesce(struct nb_device *dev)
 {
     struct nb_cuda_device *d = nb_cuda_of(dev);
 
-    /* Submitted work cannot be taken back, but it is short, and it has a kernel or gets one. Otherwise the
-     * watchdog cancels it, and later kernels do not begin it. */
+    /* Work in the ring cannot be taken back, but it is short, and its kernel runs. Otherwise the watchdog
+     * cancels it, and later kernels do not begin it. */
+    pthread_mutex_lock(&d->gpu->lock);
+    nb_escape_stop(&d->gpu->escape, &d->gpu->ring);
+    pthread_mutex_unlock(&d->gpu->lock);
     nb_cuda_dev_drain(d);
+}
+
+static void cuda_adapter(struct nb_device *dev, const struct nb_adapter *adapter)
+{
+    struct nb_gpu *g = nb_cuda_of(dev)->gpu;
+
+    nb_escape_use(&g->escape, adapter, &g->lock);
+    nb_gpu_register(g);
 }
 
 static int cuda_turn(struct nb_device *dev, int busy)
@@ -97,6 +108,7 @@ static const struct nb_device_ops cuda_ops = {
     .region = nb_cuda_dev_region,
     .shares = cuda_shares,
     .begins = cuda_begins,
+    .adapter = cuda_adapter,
     .ready = cuda_ready,
     .alloc = nb_cuda_dev_alloc,
     .free = nb_cuda_dev_free,

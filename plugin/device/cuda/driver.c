@@ -18,6 +18,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "config.h"
@@ -235,4 +236,22 @@ void nb_cuda_unpin(const struct nb_cuda_context *c, void *p)
         return;
     NB_CU(c->cu, "freeing pinned memory", MemFreeHost(p));
     nb_cuda_leave(c, mode);
+}
+
+int nb_cuda_dmabuf(const struct nb_cuda_context *c, nb_cu_ptr at, size_t bytes)
+{
+    int mode, fd = -1, able = 0, ret = nb_cuda_enter(c, &mode);
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+    if (ret)
+        return ret;
+    ret = NB_CU(c->cu, "DMA-BUF", DeviceGetAttribute(&able, NB_CU_ATTR_DMABUF, c->device));
+    if (!ret && !able)
+        ret = -ENOTSUP;
+    if (!ret) /* pages of the mapping, which is longer */
+        ret = NB_CU(
+            c->cu, "DMA-BUF",
+            MemGetHandleForAddressRange(&fd, at, (bytes + page - 1) / page * page, NB_CU_HANDLE_DMABUF, 0));
+    nb_cuda_leave(c, mode);
+    return ret ? ret : fd;
 }

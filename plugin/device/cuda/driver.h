@@ -200,6 +200,10 @@ void nb_cuda_leave(const struct nb_cuda_context *context, int mode);
 void *nb_cuda_pinned(const struct nb_cuda_context *context, size_t bytes);
 void nb_cuda_unpin(const struct nb_cuda_context *context, void *p); /* NULL is allowed */
 
+/* Return a file descriptor for GPU memory (a DMA-BUF), which the caller closes, or a negative errno where the GPU
+ * has none. `bytes` are rounded up to whole pages. It enters by itself. */
+int nb_cuda_dmabuf(const struct nb_cuda_context *context, nb_cu_ptr at, size_t bytes);
+
 /* ---- arena.c: GPU memory ------------------------------------------------------------------------------- */
 
 struct nb_arena_block { /* a range of the arena, used or free, in the order of addresses */
@@ -214,6 +218,7 @@ struct nb_arena_map { /* physical memory behind a part of the arena */
     size_t bytes;
     unsigned long long handle; /* 0: from cuMemAlloc */
     bool whole;                /* of nb_arena_take_whole */
+    bool registered;           /* it was given to the adapter (gpu.c) */
     struct nb_arena_map *next;
 };
 
@@ -224,6 +229,7 @@ struct nb_arena {
     size_t reserved, mapped, used, peak, granularity; /* bytes */
     size_t placed; /* bytes of addresses mapped or about to be, when several communicators' memory grows */
     bool told_full;
+    bool for_adapters;       /* all of it is memory that adapters can be given */
     size_t keep;             /* bytes of the GPU's memory that the arena leaves to the job */
     uint64_t grown, refused; /* counters: growths, and allocations refused for lack of memory */
     struct nb_arena_block *blocks;
@@ -231,8 +237,9 @@ struct nb_arena {
 };
 
 /* Reserve addresses, and map the first part. `keep`: bytes of the GPU's memory that are left to the job.
- * Return 0, or a negative errno after a WARN. Call nb_arena_close in either case. */
-int nb_arena_open(struct nb_arena *arena, const struct nb_cuda_context *cuda, size_t keep);
+ * `for_adapters`: adapters will be given the memory, where the GPU has such memory. Return 0, or a negative
+ * errno after a WARN. Call nb_arena_close in either case. */
+int nb_arena_open(struct nb_arena *arena, const struct nb_cuda_context *cuda, size_t keep, bool for_adapters);
 void nb_arena_close(struct nb_arena *arena);
 
 /* Free only the host's memory. Call it instead of nb_arena_close where the GPU's context cannot be

@@ -12,6 +12,7 @@
  *   arena.c     GPU memory: reserved at connect, grown on demand, given back at the end
  *   thread.c    driver threads, which call the driver once the communicator is connected
  *   ring.c      descriptors to the kernel and results back
+ *   escape.c    work whose kernel does not begin: by the adapter and this processor (processor.c)
  *   launch.c    when the kernel runs: around NCCL's own launches, or for a batch
  *   turn.c      the engine's half of launches
  *   observer.c  the choice between these two ways of launching, and reports of NCCL's launches
@@ -29,6 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/log.h"
 
@@ -69,7 +71,8 @@ static int make(struct nb_gpu *g)
     int ret = load_kernel(g);
 
     if (!ret)
-        ret = nb_arena_open(&g->arena, &g->cuda, (size_t)g->ctx->params->gpu_reserve_mb << 20);
+        ret = nb_arena_open(&g->arena, &g->cuda, (size_t)g->ctx->params->gpu_reserve_mb << 20,
+                            atomic_load(&g->ctx->gpus->pointers));
     if (!ret)
         ret = nb_launches_open(&g->launches, g->ctx, &g->cuda, &g->ring, g->kernel, g->multiprocessors,
                                g->teams);
@@ -161,7 +164,35 @@ static void grow_arena(struct nb_gpu *g)
     if (!bytes || nb_cuda_enter(&g->cuda, &mode))
         return;
     nb_arena_grow(&g->arena, bytes, &g->lock); /* logged. The allocation that needs it will fail */
+    nb_gpu_register(g);
     nb_cuda_leave(&g->cuda, mode);
+}
+
+/* Take the next part of the arena that is not registered. Return false without one. */
+static bool next_map(struct nb_gpu *g, struct nb_arena_map *next)
+{
+    bool found = false;
+
+    pthread_mutex_lock(&g->lock);
+    for (struct nb_arena_map *map = g->arena.maps; map && !found; map = map->next) {
+        found = !map->registered;
+        map->registered = true;
+        *next = *map;
+    }
+    pthread_mutex_unlock(&g->lock);
+    return found;
+}
+
+void nb_gpu_register(struct nb_gpu *g)
+{
+    struct nb_arena_map map;
+
+    while (nb_escape_has_adapter(&g->escape) && next_map(g, &map)) {
+        const int fd = nb_cuda_dmabuf(&g->cuda, map.at, map.bytes);
+        nb_escape_add(&g->escape, map.at, map.bytes, fd, 0);
+        if (fd >= 0)
+            close(fd);
+    }
 }
 
 /* Work of the two driver threads. Memory has one of its own, so that a launch that NCCL's kernel waits for
@@ -225,6 +256,7 @@ static void announce(const struct nb_gpu *g)
 
 static void free_gpu(struct nb_gpu *g)
 {
+    nb_escape_destroy(&g->escape);
     pthread_mutex_destroy(&g->lock);
     pthread_mutex_destroy(&g->launches.lock);
     free(g);
@@ -267,6 +299,8 @@ int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct
     pthread_mutex_init(&g->lock, NULL);
     pthread_mutex_init(&g->launches.lock, NULL);
     g->launches.thread = &g->thread;
+    g->launches.escape = &g->escape;
+    nb_escape_init(&g->escape, &g->arena, &ctx->clock);
     ret = nb_cuda_context_open(&g->cuda, wish->gpu, why, cap);
     if (!ret) {
         ret = set_up(g);
@@ -313,12 +347,13 @@ void nb_gpu_put(struct nb_gpu *g)
 {
     nb_gpus_remove(g->ctx->gpus, g);
     NB_INFO(NCCL_INIT | NCCL_NET,
-            "cuda: GPU %d: %llu works, %llu times the ring was full, %llu launches (%llu for a batch), "
+            "cuda: GPU %d: %llu works (%llu by this processor), %llu times the ring was full, %llu launches "
+            "(%llu for a batch), "
             "memory %zu MiB of %zu, grown %llu times, refused %llu times",
-            g->cuda.ordinal, (unsigned long long)g->ring.done, (unsigned long long)g->ring.full,
-            (unsigned long long)atomic_load(&g->launches.launched), (unsigned long long)g->launches.alone,
-            g->arena.peak >> 20, g->arena.mapped >> 20, (unsigned long long)g->arena.grown,
-            (unsigned long long)g->arena.refused);
+            g->cuda.ordinal, (unsigned long long)g->ring.done, (unsigned long long)g->escape.works,
+            (unsigned long long)g->ring.full, (unsigned long long)atomic_load(&g->launches.launched),
+            (unsigned long long)g->launches.alone, g->arena.peak >> 20, g->arena.mapped >> 20,
+            (unsigned long long)g->arena.grown, (unsigned long long)g->arena.refused);
     if (!come_to_rest(g)) {
         NB_WARN(
             "cuda: GPU %d: a codec kernel does not end, so its memory stays allocated: %llu launched, %llu "

@@ -131,6 +131,7 @@ struct nb_ring {
     struct nb_gpu_waiting waiting[NB_GPU_RING]; /* from number `first` on, `nwaiting` of them, in order */
     uint64_t first;
     unsigned nwaiting;
+    struct nb_gpu_waiting aside;      /* the work that this processor does. Without `work`: none */
     bool served;                      /* a kernel runs, and was not told to end */
     uint64_t published;               /* descriptors written so far */
     uint64_t tickets;                 /* of all of them */
@@ -175,10 +176,11 @@ int nb_ring_room(struct nb_ring *ring, unsigned descriptors);
 ssize_t nb_ring_poll(struct nb_ring *ring, struct nb_work *work);
 /* Note the finished descriptors. Return the number of unfinished ones. */
 unsigned nb_ring_sweep(struct nb_ring *ring);
-/* Take the oldest waiting work out of the ring and finish it with the results that `res` and `found` hold, as a
- * kernel would have left them. */
-void nb_ring_finish_waiting(struct nb_ring *ring, const struct nb_gpu_result *res, const uint32_t *found);
-/* Finish all waiting work with -ECANCELED. */
+/* take_aside: take the oldest waiting work aside, so that no kernel gets it. finish_aside: finish it with the
+ * results that `res` and `found` hold, as a kernel would have left them. cancel_waiting: finish it, and all
+ * waiting work, with -ECANCELED. */
+void nb_ring_take_aside(struct nb_ring *ring);
+void nb_ring_finish_aside(struct nb_ring *ring, const struct nb_gpu_result *res, const uint32_t *found);
 void nb_ring_cancel_waiting(struct nb_ring *ring);
 /* Finish all unfinished work with -ECANCELED after the device has failed and `error` was logged. */
 void nb_ring_fail(struct nb_ring *ring, int error);
@@ -189,6 +191,76 @@ void nb_ring_fail(struct nb_ring *ring, int error);
  * kernel does, but `length`, and return that. -EINVAL also means a profile with a stride. -ENOMEM: there is no
  * memory. */
 int64_t nb_gpu_by_processor(const struct nb_gpu_desc *desc, struct nb_gpu_result *res);
+
+/* ---- escape.c: work whose kernel does not begin -------------------------------------------------------- */
+
+/* A part of GPU memory that is registered with the adapter. */
+struct nb_escape_piece {
+    uint64_t base;
+    size_t bytes;
+    void *handle;
+};
+
+/* Memory that a work reads (how & 1) or writes (how & 2). */
+struct nb_escape_part {
+    uint64_t *address; /* the member of the descriptor, or of its list of sources */
+    uint64_t at;       /* the GPU's address of the first byte */
+    uint64_t bytes, skip;
+    int how;
+    bool copied;   /* it lies in GPU memory */
+    size_t place;  /* its copy's in `mem` */
+    uint8_t *seen; /* this processor's address */
+};
+
+enum nb_escape_step { NB_ESCAPE_IDLE, NB_ESCAPE_FETCHING, NB_ESCAPE_STORING };
+
+struct nb_escape {
+    const struct nb_arena *arena;
+    const struct nb_clock *clock;
+    pthread_mutex_t making;           /* registrations are made or ended one at a time */
+    const struct nb_adapter *adapter; /* changes under both `making` and the lock of struct nb_gpu */
+    atomic_bool blind;                /* not all memory could be registered */
+    pthread_mutex_t lock;             /* the list of pieces */
+    struct nb_escape_piece *piece;
+    unsigned npieces, cap;
+    /* The ring's work aside. */
+    enum nb_escape_step step;
+    struct nb_gpu_desc desc; /* with this processor's addresses */
+    struct nb_gpu_result result;
+    uint32_t found[NB_PICKS];
+    struct nb_gpu_source *list;
+    struct nb_escape_part *part;
+    uint32_t list_cap;
+    unsigned nparts, next;    /* next: to be copied */
+    uint64_t copied, copying; /* bytes of that one */
+    void *request;            /* of the copy under way */
+    uint8_t *mem;             /* copies of GPU memory, registered with the adapter */
+    size_t mem_bytes;
+    void *mem_handle;
+    uint64_t works; /* counter */
+};
+
+/* The arena and the clock outlive it. */
+void nb_escape_init(struct nb_escape *escape, const struct nb_arena *arena, const struct nb_clock *clock);
+void nb_escape_destroy(struct nb_escape *escape);
+
+/* Use this adapter from now on, NULL: none. All registrations with the one before end. `gpu`: the lock of struct
+ * nb_gpu, not held. */
+void nb_escape_use(struct nb_escape *escape, const struct nb_adapter *adapter, pthread_mutex_t *gpu);
+/* Return whether there is one. Any thread, without that lock. */
+bool nb_escape_has_adapter(struct nb_escape *escape);
+/* Register GPU memory with the adapter, unless it is. Where that fails there is no escape any more, after a log
+ * line. `fd`, `offset`: as in struct nb_adapter, -1: none. nb_escape_remove ends it. Any thread, without the
+ * lock of struct nb_gpu. */
+void nb_escape_add(struct nb_escape *escape, uint64_t base, size_t bytes, int fd, uint64_t offset);
+void nb_escape_remove(struct nb_escape *escape, uint64_t base);
+
+/* The following under the lock of struct nb_gpu. Return whether the adapter reaches all memory. */
+bool nb_escape_possible(const struct nb_escape *escape);
+/* Go on with the work aside. `begins`: also take waiting work aside. An error fails the ring. */
+void nb_escape_turn(struct nb_escape *escape, struct nb_ring *ring, bool begins);
+/* Cancel the work aside and all waiting work, after the end of its copies. */
+void nb_escape_stop(struct nb_escape *escape, struct nb_ring *ring);
 
 /* ---- observer.c: how the kernel is launched ------------------------------------------------------------ */
 
@@ -247,6 +319,7 @@ struct nb_launches {
     const struct nb_cuda_context *cuda;
     struct nb_cuda_thread *thread; /* set before nb_launches_open */
     struct nb_ring *ring;
+    struct nb_escape *escape;
     nb_cu_function kernel;
     pthread_mutex_t lock; /* for launching: streams, events, places being made, `next_event` */
     enum nb_launching how;
@@ -291,6 +364,8 @@ struct nb_launches {
     bool given_up;                 /* its open work will not be finished. Until the next turn */
     int64_t orphan_ns;             /* time since which work has no kernel. 0: it has one */
     int said;                      /* the launch of a kernel of its own was logged */
+    int64_t stalled_ns;            /* time since which waiting work has no kernel that runs. 0: it has none */
+    bool escapes;                  /* this processor does waiting work */
 };
 
 /* Make streams, events and places for a GPU of `multiprocessors`. `how`, `thread`, `mbps` and `lock` are set
@@ -354,6 +429,7 @@ struct nb_gpu {
     struct nb_arena arena;
     struct nb_ring ring;
     struct nb_launches launches;
+    struct nb_escape escape;
     struct nb_cuda_thread thread, grower; /* driver threads: one launches kernels, one grows the arena */
     size_t grow;                          /* bytes of refused allocations. Under `lock` */
     /* Children whose operations come here. These four members are under the lock of struct nb_gpus. */
@@ -370,6 +446,9 @@ int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct
 
 /* Have the arena grow by `bytes` after a refused allocation, without waiting for it. Any thread. */
 void nb_gpu_grow(struct nb_gpu *gpu, size_t bytes);
+
+/* Register the arena's memory with the adapter, where there is one. Any thread, without `lock`. */
+void nb_gpu_register(struct nb_gpu *gpu);
 
 /* Take it off the list, wait in bounded time until its kernels have ended, and free it. When one does not end
  * its memory stays as it is, after a WARN. The caller has no work in flight. */

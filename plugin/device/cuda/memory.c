@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/log.h"
 #include "device/cuda/cuda.h"
@@ -139,15 +138,19 @@ static enum nb_reach reach_of(struct nb_cuda_device *d, const void *p)
     return atomic_load(&d->connected) ? NB_REACH_NONE : ask(d, p);
 }
 
-int nb_cuda_dev_region(struct nb_device *dev, const void *base, size_t bytes)
+int nb_cuda_dev_region(struct nb_device *dev, const void *base, size_t bytes, int fd, uint64_t offset)
 {
     struct nb_cuda_device *d = nb_cuda_of(dev);
+    const enum nb_reach reach = bytes ? ask(d, base) : NB_REACH_UNKNOWN;
 
     if (!bytes) {
+        nb_escape_remove(&d->gpu->escape, nb_cuda_address(base));
         remove_range(&d->ranges, base);
         return 0;
     }
-    return nb_ranges_add(&d->ranges, base, bytes, ask(d, base));
+    if (reach == NB_REACH_GPU)
+        nb_escape_add(&d->gpu->escape, nb_cuda_address(base), bytes, fd, offset);
+    return nb_ranges_add(&d->ranges, base, bytes, reach);
 }
 
 int nb_cuda_dev_check_reach(struct nb_cuda_device *d, const void *p)
@@ -252,6 +255,7 @@ static nb_cu_ptr alloc_state(struct nb_cuda_device *d, size_t bytes)
     if (nb_cuda_enter(&d->gpu->cuda, &mode))
         return 0;
     at = nb_arena_take(&d->gpu->arena, bytes, &d->gpu->lock);
+    nb_gpu_register(d->gpu);
     nb_cuda_leave(&d->gpu->cuda, mode);
     return at;
 }
@@ -271,21 +275,7 @@ static void *alloc_payload(struct nb_cuda_device *d, size_t bytes)
 
 int nb_cuda_dev_dmabuf(struct nb_device *dev, void *p, size_t bytes)
 {
-    const struct nb_cuda_context *cuda = &nb_cuda_of(dev)->gpu->cuda;
-    int mode, fd = -1, able = 0, ret = nb_cuda_enter(cuda, &mode);
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-
-    if (ret)
-        return ret;
-    ret = NB_CU(cuda->cu, "DMA-BUF", DeviceGetAttribute(&able, NB_CU_ATTR_DMABUF, cuda->device));
-    if (!ret && !able)
-        ret = -ENOTSUP;
-    if (!ret) /* pages of the mapping, which is longer */
-        ret = NB_CU(cuda->cu, "DMA-BUF",
-                    MemGetHandleForAddressRange(&fd, nb_cuda_address(p), (bytes + page - 1) / page * page,
-                                                NB_CU_HANDLE_DMABUF, 0));
-    nb_cuda_leave(cuda, mode);
-    return ret ? ret : fd;
+    return nb_cuda_dmabuf(&nb_cuda_of(dev)->gpu->cuda, nb_cuda_address(p), bytes);
 }
 
 void *nb_cuda_dev_alloc(struct nb_device *dev, enum nb_place place, size_t bytes)

@@ -58,6 +58,7 @@ void nb_ring_close(struct nb_ring *r)
 {
     for (unsigned i = 0; i < NB_GPU_RING; i++)
         free(r->waiting[i].sources);
+    free(r->aside.sources);
     for (unsigned i = 0; i < r->npinned; i++)
         nb_cuda_unpin(r->cuda, r->pinned[i]);
     nb_cuda_unpin(r->cuda, r->host);
@@ -239,7 +240,7 @@ unsigned nb_ring_sweep(struct nb_ring *r)
         else if (s == r->oldest)
             r->oldest++;
     }
-    return open + r->nwaiting;
+    return open + r->nwaiting + (r->aside.work != NULL);
 }
 
 /* Take the oldest waiting work out. */
@@ -252,20 +253,30 @@ static struct nb_gpu_waiting take_waiting(struct nb_ring *r)
     return w;
 }
 
-void nb_ring_finish_waiting(struct nb_ring *r, const struct nb_gpu_result *res, const uint32_t *found)
+void nb_ring_take_aside(struct nb_ring *r)
 {
-    struct nb_gpu_waiting w = take_waiting(r);
+    r->aside = take_waiting(r);
+}
 
-    finish(r, w.work, w.inflight, take_wanted(&w.desc, res, found, &w.want));
-    free(w.sources);
+static void finish_aside(struct nb_ring *r, ssize_t result)
+{
+    finish(r, r->aside.work, r->aside.inflight, result);
+    free(r->aside.sources);
+    r->aside = (struct nb_gpu_waiting){0};
+}
+
+void nb_ring_finish_aside(struct nb_ring *r, const struct nb_gpu_result *res, const uint32_t *found)
+{
+    finish_aside(r, take_wanted(&r->aside.desc, res, found, &r->aside.want));
 }
 
 void nb_ring_cancel_waiting(struct nb_ring *r)
 {
+    if (r->aside.work)
+        finish_aside(r, -ECANCELED);
     while (r->nwaiting) {
-        struct nb_gpu_waiting w = take_waiting(r);
-        finish(r, w.work, w.inflight, -ECANCELED);
-        free(w.sources);
+        nb_ring_take_aside(r);
+        finish_aside(r, -ECANCELED);
     }
 }
 
@@ -376,7 +387,7 @@ static int wait_for_kernel(struct nb_ring *r, struct nb_gpu_waiting *w, const st
 int nb_ring_submit(struct nb_ring *r, unsigned *inflight, struct nb_work *work, struct nb_gpu_desc *d,
                    const struct nb_source *sources, const struct nb_gpu_wanted *want)
 {
-    const bool idle = r->oldest == r->published && !r->nwaiting;
+    const bool idle = r->oldest == r->published && !r->nwaiting && !r->aside.work;
     struct nb_gpu_waiting w = {.work = work, .inflight = inflight};
     int64_t need;
     int ret = 0;

@@ -113,7 +113,7 @@ int nb_cuda_dev_unview(struct nb_cuda_device *d, void *to, const void *from, siz
 void *nb_cuda_dev_copied(struct nb_cuda_device *d, unsigned i, const void *p, size_t bytes);
 
 int nb_cuda_dev_dmabuf(struct nb_device *dev, void *p, size_t bytes);
-int nb_cuda_dev_region(struct nb_device *dev, const void *base, size_t bytes);
+int nb_cuda_dev_region(struct nb_device *dev, const void *base, size_t bytes, int fd, uint64_t offset);
 int nb_cuda_dev_copy(struct nb_device *dev, struct nb_work *work, void *dst, const void *src, size_t bytes);
 int nb_cuda_dev_zero(struct nb_device *dev, struct nb_work *work, void *dst, size_t bytes);
 void *nb_cuda_dev_alloc(struct nb_device *dev, enum nb_place place, size_t bytes);

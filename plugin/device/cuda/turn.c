@@ -25,6 +25,8 @@
  * GPU of its own, which saves a checkpoint. */
 #define FORGOTTEN_NS INT64_C(600000000000)
 #define ALONE_NS INT64_C(1000000) /* time without work after which a kernel of its own ends */
+/* Time without a kernel that runs after which this processor does waiting work. */
+#define ESCAPE_NS INT64_C(50000000)
 
 static void give_blocks(struct nb_launches *l, _Atomic unsigned *taken)
 {
@@ -263,7 +265,8 @@ static bool is_served_by_kernel(const struct nb_launches *l)
 
 int nb_launches_ready(struct nb_launches *l)
 {
-    if (atomic_load(&l->ring->failed) || is_served_by_kernel(l)) {
+    nb_ring_serve(l->ring, is_served_by_kernel(l));
+    if (atomic_load(&l->ring->failed) || l->escapes || l->ring->served) {
         l->wanted = 0;
         return 1;
     }
@@ -295,6 +298,27 @@ int nb_launches_drain(struct nb_launches *l)
             return 0;
         nanosleep(&pause, NULL);
     }
+}
+
+/* Have this processor do waiting work once no kernel has run for too long, until one begins. `wants`: there is
+ * such work, or a window that would bring some. */
+static void escape(struct nb_launches *l, bool wants)
+{
+    if (l->ring->served) {
+        l->stalled_ns = 0;
+        l->escapes = false;
+    } else if (!wants) {
+        l->stalled_ns = 0;
+    } else if (!l->stalled_ns) {
+        l->stalled_ns = l->now;
+    } else if (!l->escapes && l->now - l->stalled_ns > ESCAPE_NS && nb_escape_possible(l->escape)) {
+        l->escapes = true;
+        NB_INFO(NCCL_NET,
+                "cuda: GPU %d: no codec kernel has begun for %d ms. Until one does, this processor codes the "
+                "values, and the adapter carries them",
+                l->cuda->ordinal, (int)(ESCAPE_NS / 1000000));
+    }
+    nb_escape_turn(l->escape, l->ring, l->escapes);
 }
 
 int nb_launches_turn(struct nb_launches *l)
@@ -340,6 +364,7 @@ int nb_launches_turn(struct nb_launches *l)
     nb_ring_serve(l->ring, is_served_by_kernel(l));
     tell(l);
     nb_ring_serve(l->ring, is_served_by_kernel(l));
+    escape(l, work || l->wanted);
     return work || waiting || l->wanted || l->alone_open || l->due || started != ended || l->told > ended ||
            atomic_load(&l->open);
 }

@@ -412,8 +412,10 @@ static void pooled_close(struct nb_device *dev)
     free(d);
 }
 
-static int pooled_region(struct nb_device *dev, const void *base, size_t bytes)
+static int pooled_region(struct nb_device *dev, const void *base, size_t bytes, int fd, uint64_t offset)
 {
+    (void)fd;
+    (void)offset;
     if (bytes)
         nb_pool_prefer_near(pooled_of(dev)->pool, base);
     return 0;

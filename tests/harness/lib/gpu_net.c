@@ -16,17 +16,17 @@
 
 #define REQUESTS 4096
 #define REGISTRATIONS 256
-#define FLUSH_TESTS 3 /* a flush is done when it is tested so often */
+#define FLUSH_TESTS 3 /* a flush, or a copy, is done when it is tested so often */
 
 /* A received payload that has LANDED is FLUSHING from the next flush on, and there when that is done. */
-enum kind { FREE, SEND, RECEIVE, LANDED, FLUSHING, FLUSH };
+enum kind { FREE, SEND, RECEIVE, LANDED, FLUSHING, FLUSH, OWN_COPY };
 
 struct request {
     enum kind kind;
     void *conn, *inner;
     uint8_t *bytes;
     size_t size, head;
-    struct nb_net_part part[2];
+    struct nb_net_part part[2]; /* of a copy: destination and source */
     int tests;
 };
 
@@ -35,7 +35,7 @@ static const struct nb_net_ops *under;
 static struct gpu_net how;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct request request[REQUESTS];
-static unsigned long sent, flushed;
+static unsigned long sent, flushed, copied;
 static void *registered[REGISTRATIONS]; /* connections with a registration of GPU memory. NULL: none. The
                                            array's address is the handle */
 
@@ -165,6 +165,26 @@ static void land(const struct request *f)
     __atomic_add_fetch(&flushed, 1, __ATOMIC_RELAXED);
 }
 
+static int copy(void *conn, void *to, void *to_mhandle, const void *from, void *from_mhandle, size_t size,
+                void **out)
+{
+    struct request *r;
+
+    if (!size || (to_mhandle == registered) == (from_mhandle == registered))
+        abort(); /* between GPU memory and host memory */
+    check_registered(conn, registered);
+    r = get(OWN_COPY, conn, 0);
+    r->part[0] = (struct nb_net_part){to, size, to_mhandle};
+    r->part[1] = (struct nb_net_part){(void *)(uintptr_t)from, size, from_mhandle};
+    *out = r;
+    return 0;
+}
+
+static void *seen_by_adapter(const struct nb_net_part *part)
+{
+    return part->mhandle == registered ? fake_seen_at(part->data) : part->data;
+}
+
 /* Nobody sleeps while a flush is under way. */
 static int poll_fds(void *conn, int is_send, struct pollfd *fds, int max)
 {
@@ -206,6 +226,16 @@ static int test(void *req, int *done, size_t *sizes)
         if (++r->tests < FLUSH_TESTS)
             return 0;
         land(r);
+        put(r);
+        *done = 1;
+        return 0;
+    }
+    if (r->kind == OWN_COPY) {
+        if (++r->tests < FLUSH_TESTS)
+            return 0;
+        check_registered(r->conn, registered);
+        memcpy(seen_by_adapter(&r->part[0]), seen_by_adapter(&r->part[1]), r->part[0].size);
+        __atomic_add_fetch(&copied, 1, __ATOMIC_RELAXED);
         put(r);
         *done = 1;
         return 0;
@@ -318,6 +348,7 @@ void gpu_net_wrap(struct nb_context *ctx, const struct gpu_net *wanted)
     table.isend_parts = send_parts;
     table.irecv_parts = receive_parts;
     table.iflush = flush;
+    table.icopy = wanted->copies ? copy : NULL;
     table.test = test;
     table.poll_fds = poll_fds;
     table.close_send = close_send;
@@ -333,6 +364,11 @@ unsigned long gpu_net_sent(void)
 unsigned long gpu_net_flushed(void)
 {
     return __atomic_load_n(&flushed, __ATOMIC_RELAXED);
+}
+
+unsigned long gpu_net_copied(void)
+{
+    return __atomic_load_n(&copied, __ATOMIC_RELAXED);
 }
 
 int gpu_net_registered(void)
