@@ -69,8 +69,8 @@ struct nb_compared {
 /* An adapter: the transport's way between GPU memory and host memory, without the GPU's driver. The engine
  * gives it to a device. */
 struct nb_adapter {
-    /* Register memory. `gpu`: GPU memory, by the DMA-BUF `fd` with the memory at `offset`, or by address where
-     * fd is -1. Return 0 and *handle, or a negative errno. Any thread. */
+    /* Register memory. `gpu`: GPU memory, by the DMA-BUF `fd` with the memory at `offset`, or by address
+     * where fd is -1. Return 0 and *handle, or a negative errno. Any thread. */
     int (*reg)(const struct nb_adapter *adapter, void *data, size_t bytes, bool gpu, int fd, uint64_t offset,
                void **handle);
     void (*dereg)(const struct nb_adapter *adapter, void *handle);
@@ -115,9 +115,9 @@ struct nb_device_ops {
     void (*close)(struct nb_device *dev);
 
     /* region: take note of NCCL's buffer, registered at connect before any of its windows comes. `fd`: its
-     * DMA-BUF, with the buffer at `offset`, or -1. Bytes 0: it is deregistered. Return 0 or -ENOMEM. shares: take note that the operations of another communicator
-     * come to this one. It is a child that shares this one's connections. Each may be reported again. NULL in
-     * the table: ignored. */
+     * DMA-BUF, with the buffer at `offset`, or -1. Bytes 0: it is deregistered. Return 0 or -ENOMEM.
+     * shares: take note that the operations of another communicator come to this one. It is a child that
+     * shares this one's connections. Each may be reported again. NULL in the table: ignored. */
     int (*region)(struct nb_device *dev, const void *base, size_t bytes, int fd, uint64_t offset);
     void (*shares)(struct nb_device *dev, uint64_t comm_id);
     /* Take note that the engine begins an operation that is no all-reduce. NULL in the table: ignored. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work of the CUDA device whose kernel does not begin: by the adapter and this processor (device/cuda/escape.c).
- * The device's memory lies where this processor cannot reach it. */
+/* Work of the CUDA device whose kernel does not begin: by the adapter and this processor
+ * (device/cuda/escape.c). The device's memory lies where this processor cannot reach it. */
 #include "cuda_fixture.h"
 
 #include <errno.h>
@@ -113,7 +113,7 @@ static int test(const struct nb_adapter *a, void *request, int *done)
 
 static const struct nb_adapter adapter = {reg, dereg, copy, test};
 
-/* ---- A device without a kernel -------------------------------------------------------------------------- */
+/* ---- A device without a kernel ------------------------------------------------------------------------- */
 
 static struct nb_device *dev;
 static struct nb_gpu *g;
@@ -169,8 +169,8 @@ static void *state(size_t bytes)
 
 /* ---- The tests ----------------------------------------------------------------------------------------- */
 
-/* Encode with feedback from GPU memory into GPU memory, and decode and sum there. All bytes, residuals as well,
- * are those of the host's codec. */
+/* Encode with feedback from GPU memory into GPU memory, and decode and sum there. All bytes, residuals as
+ * well, are those of the host's codec. */
 static void test_codec(uint64_t first, size_t n)
 {
     const size_t bound = nb_encode_bound(NB_CODEC_INT4, NB_F32, n), all = (size_t)first + n;
@@ -375,7 +375,8 @@ static void test_grown(void)
     dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
 }
 
-/* Without an adapter for all memory, work waits for NIBBLE_GPU_TIMEOUT. A copy that fails, fails the device. */
+/* Without an adapter for all memory, work waits for NIBBLE_GPU_TIMEOUT. A copy that fails, fails the
+ * device. */
 static void test_no_way(int copy_fails)
 {
     uint8_t *at, *wire;

@@ -380,9 +380,9 @@ START_TEST(flush)
 }
 END_TEST
 
-/* The adapter copies from GPU memory with a read. It copies into GPU memory with a write and a read behind it,
- * which pushes the bytes to the GPU. The peer's end does not prevent it, and without flushes there is no queue
- * pair for it. */
+/* The adapter copies from GPU memory with a read. It copies into GPU memory with a write and a read behind
+ * it, which pushes the bytes to the GPU. The peer's end does not prevent it, and without flushes there is
+ * no queue pair for it. */
 START_TEST(copy)
 {
     static uint8_t src[SIZE];

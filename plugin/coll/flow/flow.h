@@ -63,8 +63,8 @@ int nb_staging_register(struct nb_coll_comm *comm);
 /* Stop receiving and deregister the memory. May be called twice. */
 void nb_staging_unregister(struct nb_coll_comm *comm);
 
-/* Give the device the transport's adapter where both have use for it, once the rings are connected, and take it
- * back before the connections end. May be called twice. */
+/* Give the device the transport's adapter where both have use for it, once the rings are connected, and
+ * take it back before the connections end. May be called twice. */
 void nb_adapter_give(struct nb_coll_comm *comm);
 void nb_adapter_take_back(struct nb_coll_comm *comm);
 

@@ -200,8 +200,8 @@ void nb_cuda_leave(const struct nb_cuda_context *context, int mode);
 void *nb_cuda_pinned(const struct nb_cuda_context *context, size_t bytes);
 void nb_cuda_unpin(const struct nb_cuda_context *context, void *p); /* NULL is allowed */
 
-/* Return a file descriptor for GPU memory (a DMA-BUF), which the caller closes, or a negative errno where the GPU
- * has none. `bytes` are rounded up to whole pages. It enters by itself. */
+/* Return a file descriptor for GPU memory (a DMA-BUF), which the caller closes, or a negative errno where
+ * the GPU has none. `bytes` are rounded up to whole pages. It enters by itself. */
 int nb_cuda_dmabuf(const struct nb_cuda_context *context, nb_cu_ptr at, size_t bytes);
 
 /* ---- arena.c: GPU memory ------------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The escape: work whose kernel does not begin. The adapter fetches the values from GPU memory, this processor
- * does the work (processor.c), and the adapter stores the results. No step calls the driver, so none waits for
- * a lock that another thread holds.
+ * The escape: work whose kernel does not begin. The adapter fetches the values from GPU memory, this
+ * processor does the work (processor.c), and the adapter stores the results. No step calls the driver, so
+ * none waits for a lock that another thread holds.
  *
  * Only work that waits outside the ring is taken, since the kernel may be doing all other work. A kernel that
  * begins meanwhile takes the rest of it. The steps of one work:
@@ -11,13 +11,13 @@
  *   FETCHING  all inputs have been copied, and the work is done here    STORING
  *   STORING   all outputs have been copied, and the work is finished    IDLE
  *
- * Known memory: host memory that the GPU sees is used in place. GPU memory is NCCL's buffer and the arena. Its
- * pieces are registered with the adapter when they come into being, on NCCL's or the driver thread. An arena
- * that grows has a moment without registration, in which work on the new memory waits.
+ * Known memory: host memory that the GPU sees is used in place. GPU memory is NCCL's buffer and the arena.
+ * Its pieces are registered with the adapter when they come into being, on NCCL's or the driver thread. An
+ * arena that grows has a moment without registration, in which work on the new memory waits.
  *
  * Threads: the turns, under the lock of struct nb_gpu. Registrations come from any thread, and may take
- * milliseconds. So they have a lock of their own (`making`), and the list of pieces another one, which is held
- * for moments only.
+ * milliseconds. So they have a lock of their own (`making`), and the list of pieces another one, which is
+ * held for moments only.
  */
 #include "device/cuda/gpu.h"
 
@@ -365,8 +365,8 @@ static int begin(struct nb_escape *e, struct nb_ring *ring)
     return 1;
 }
 
-/* Copy the parts of one direction, one after the other. Return 1 when all are copied, 0 while copies are under
- * way, or a negative errno. */
+/* Copy the parts of one direction, one after the other. Return 1 when all are copied, 0 while copies are
+ * under way, or a negative errno. */
 static int copy_parts(struct nb_escape *e, int how)
 {
     for (;;) {

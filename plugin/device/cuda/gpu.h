@@ -187,9 +187,9 @@ void nb_ring_fail(struct nb_ring *ring, int error);
 
 /* ---- processor.c: descriptors' work by this processor -------------------------------------------------- */
 
-/* Do the work of a descriptor whose addresses, and those of its sources, are this processor's. Set *res as the
- * kernel does, but `length`, and return that. -EINVAL also means a profile with a stride. -ENOMEM: there is no
- * memory. */
+/* Do the work of a descriptor whose addresses, and those of its sources, are this processor's. Set *res as
+ * the kernel does, but `length`, and return that. -EINVAL also means a profile with a stride. -ENOMEM:
+ * there is no memory. */
 int64_t nb_gpu_by_processor(const struct nb_gpu_desc *desc, struct nb_gpu_result *res);
 
 /* ---- escape.c: work whose kernel does not begin -------------------------------------------------------- */
@@ -244,14 +244,14 @@ struct nb_escape {
 void nb_escape_init(struct nb_escape *escape, const struct nb_arena *arena, const struct nb_clock *clock);
 void nb_escape_destroy(struct nb_escape *escape);
 
-/* Use this adapter from now on, NULL: none. All registrations with the one before end. `gpu`: the lock of struct
- * nb_gpu, not held. */
+/* Use this adapter from now on, NULL: none. All registrations with the one before end. `gpu`: the lock of
+ * struct nb_gpu, not held. */
 void nb_escape_use(struct nb_escape *escape, const struct nb_adapter *adapter, pthread_mutex_t *gpu);
 /* Return whether there is one. Any thread, without that lock. */
 bool nb_escape_has_adapter(struct nb_escape *escape);
-/* Register GPU memory with the adapter, unless it is. Where that fails there is no escape any more, after a log
- * line. `fd`, `offset`: as in struct nb_adapter, -1: none. nb_escape_remove ends it. Any thread, without the
- * lock of struct nb_gpu. */
+/* Register GPU memory with the adapter, unless it is. Where that fails there is no escape any more, after
+ * a log line. `fd`, `offset`: as in struct nb_adapter, -1: none. nb_escape_remove ends it. Any thread,
+ * without the lock of struct nb_gpu. */
 void nb_escape_add(struct nb_escape *escape, uint64_t base, size_t bytes, int fd, uint64_t offset);
 void nb_escape_remove(struct nb_escape *escape, uint64_t base);
 

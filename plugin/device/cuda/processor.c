@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptors' work by this processor, with the C functions whose bytes the kernel gives (kernels/kernels.h). */
+/* Descriptors' work by this processor, with the C functions whose bytes the kernel gives
+ * (kernels/kernels.h). */
 #include "device/cuda/gpu.h"
 
 #include <errno.h>

@@ -300,8 +300,8 @@ int nb_launches_drain(struct nb_launches *l)
     }
 }
 
-/* Have this processor do waiting work once no kernel has run for too long, until one begins. `wants`: there is
- * such work, or a window that would bring some. */
+/* Have this processor do waiting work once no kernel has run for too long, until one begins. `wants`:
+ * there is such work, or a window that would bring some. */
 static void escape(struct nb_launches *l, bool wants)
 {
     if (l->ring->served) {
@@ -360,7 +360,8 @@ int nb_launches_turn(struct nb_launches *l)
         l->worked_ns = l->now;
     if (l->alone_open && !l->wanted && !work && (l->idle > l->alone_turn || l->now - l->worked_ns > ALONE_NS))
         end_alone(l);
-    /* Work that has waited belongs to the kernel that runs now, also where that is told to end in this turn. */
+    /* Work that has waited belongs to the kernel that runs now, also where that is told to end in this
+     * turn. */
     nb_ring_serve(l->ring, is_served_by_kernel(l));
     tell(l);
     nb_ring_serve(l->ring, is_served_by_kernel(l));
