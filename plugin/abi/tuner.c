@@ -24,6 +24,7 @@
 struct tuner { /* of a communicator */
     uint64_t comm_id;
     struct nb_tuning tuning; /* params are NULL: no opinion */
+    struct nb_queue *queue;  /* learns of NCCL's choices. NULL: no opinion, or no memory */
     struct nb_tuner_next next;
 };
 
@@ -71,11 +72,15 @@ ncclResult_t nb_api_tuner_init(void **context, uint64_t comm_id, size_t nranks, 
         return ncclSuccess;
     t->comm_id = comm_id;
     thinks = form(&t->tuning, nranks, nnodes, version >= CALLS_REPORTED);
+    if (thinks)
+        t->queue = nb_queue_get(nb_process_context(), comm_id, nb_current_gpu(nb_process_context()));
     result = nb_tuner_next_init(&t->next, &setting);
     if (result == ncclSuccess && (thinks || t->next.of.table)) {
         *context = t;
         return ncclSuccess;
     }
+    if (t->queue)
+        nb_queue_put(t->queue);
     if (thinks)
         nb_process_release_settings();
     free(t);
@@ -117,6 +122,9 @@ ncclResult_t nb_api_tuner_info(void *context, ncclFunc_t func, size_t bytes, int
         nb_tuning_costs(&t->tuning, func, bytes, cost, algos, protos) && channels)
         *channels = offered_channels;
     rule_out(cost, offered, entries);
+    if (result == ncclSuccess && t->queue && cost && algos > 0 && protos > 0 &&
+        (func == ncclFuncAllReduce || func == ncclFuncReduceScatter || func == ncclFuncAllGather))
+        nb_queue_chosen(t->queue, nb_tuning_reaches(cost, algos, protos));
     return result;
 }
 
@@ -140,6 +148,8 @@ ncclResult_t nb_api_tuner_finalize(void *context)
 
     if (t) {
         result = nb_tuner_next_finalize(&t->next);
+        if (t->queue)
+            nb_queue_put(t->queue);
         if (t->tuning.params)
             nb_process_release_settings();
         free(t);

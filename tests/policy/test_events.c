@@ -673,6 +673,20 @@ START_TEST(kernels)
     ck_assert_str_eq(kernel_of(ev, sum, "COLLNET_DIRECT", 1), "begin1 end1 posted0");
     ck_assert_str_eq(kernel_of(ev, both, "COLLNET_DIRECT", 1), "begin1 end1 handed5 posted0");
     ck_assert_str_eq(kernel_of(ev, none, NULL, 1), "");
+    /* The tuner's tables: no codec kernel where NCCL chose CollNet for none of the calls. */
+    nb_queue_chosen(q, false);
+    ck_assert_str_eq(kernel_of(ev, sum, "RING", 1), "");
+    nb_queue_chosen(q, true);
+    nb_queue_chosen(q, false);
+    ck_assert_str_eq(kernel_of(ev, both, "COLLNET_DIRECT", 1), "begin1 end1 handed5 posted0");
+    ck_assert_str_eq(kernel_of(ev, scatter, "RING", 1), "begin0 end1 posted1"); /* it was not asked */
+    nb_queue_chosen(q, false);
+    ck_assert_str_eq(kernel_of(ev, none, NULL, 1), ""); /* launches nothing that it was asked for */
+    ck_assert_str_eq(kernel_of(ev, scatter, "TREE", 1), "");
+    nb_queue_chosen(q, false);
+    ck_assert_str_eq(kernel_of(ev, scatter, "COLLNET_DIRECT", 1), "handed5"); /* the table was wrong, */
+    nb_queue_chosen(q, false);
+    ck_assert_str_eq(kernel_of(ev, scatter, "RING", 1), "begin0 end1 posted1"); /* and counts no more */
     /* A captured call: its launches have no further calls. The observer knows
      * whether it is one. */
     ck_assert_ptr_nonnull(nb_events_call(

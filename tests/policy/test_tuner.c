@@ -67,6 +67,37 @@ static void usual(table_t t)
     t[NCCL_ALGO_PAT][NCCL_PROTO_SIMPLE] = 55;
 }
 
+/* Whether NCCL reaches CollNet with a table, as its choice shows it. */
+START_TEST(reaches)
+{
+    table_t t;
+
+    fill(t, -1);
+    ck_assert(nb_tuning_reaches(&t[0][0], ALGOS, PROTOS)); /* left open */
+    t[NCCL_ALGO_RING][1] = 30;
+    ck_assert(!nb_tuning_reaches(&t[0][0], ALGOS, PROTOS));
+    for (int a = 0; a < ALGOS; a++) {
+        const bool way = a == NCCL_ALGO_COLLNET_DIRECT || a == NCCL_ALGO_COLLNET_CHAIN || a == NCCL_ALGO_NVLS;
+        for (int p = 0; p < PROTOS; p++) {
+            fill(t, -1);
+            t[NCCL_ALGO_RING][1] = t[NCCL_ALGO_TREE][0] = 30;
+            t[a][p] = 29;
+            ck_assert_int_eq(nb_tuning_reaches(&t[0][0], ALGOS, PROTOS), way);
+            t[a][p] = 30; /* NCCL takes the first of both, which depends on its version */
+            ck_assert_int_eq(nb_tuning_reaches(&t[0][0], ALGOS, PROTOS), way);
+            t[a][p] = 31;
+            ck_assert(!nb_tuning_reaches(&t[0][0], ALGOS, PROTOS));
+        }
+    }
+    for (int algos = 1; algos <= ALGOS; algos++) { /* tables of older versions end earlier */
+        fill(t, -1);
+        t[NCCL_ALGO_RING][1] = 30;
+        t[ALGOS - 1][0] = 1;
+        ck_assert_int_eq(nb_tuning_reaches(&t[0][0], algos, PROTOS), algos <= NCCL_ALGO_RING);
+    }
+}
+END_TEST
+
 /* Return the first entry that NCCL would take. */
 static int chosen(table_t t)
 {
@@ -355,6 +386,6 @@ START_TEST(alone)
 }
 END_TEST
 
-SUITE_MAIN("tuner", TEST(chooses_collnet), TEST(nvls_only_where_it_is_the_way), TEST(pure_and_modest),
-           TEST(old_nccl), LOOP(switched_off, 0, 4), TEST(forced), LOOP(chunks, 0, 2), TEST(distant_chunks),
-           TEST(alone))
+SUITE_MAIN("tuner", TEST(reaches), TEST(chooses_collnet), TEST(nvls_only_where_it_is_the_way),
+           TEST(pure_and_modest), TEST(old_nccl), LOOP(switched_off, 0, 4), TEST(forced), LOOP(chunks, 0, 2),
+           TEST(distant_chunks), TEST(alone))

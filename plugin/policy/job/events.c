@@ -55,6 +55,7 @@ struct nb_events {
     _Atomic uint32_t unlaunched[NB_FUNC_COUNT]; /* uncaptured calls since the last launch */
     _Atomic int64_t
         pending[NB_FUNC_COUNT]; /* uncaptured calls without a launch event. Too high rather than too low */
+    atomic_bool misled; /* NCCL has taken CollNet where the tuner's table had another algorithm first */
     atomic_bool bypassed, put[NB_PAST_COUNT]; /* 1: already logged */
     _Atomic uint64_t past[NB_PAST_WAYS][NB_PAST_COUNT];
     _Atomic uint64_t n_calls, n_calls_dropped, n_launches, n_recorded, n_elsewhere, n_orphans,
@@ -325,7 +326,8 @@ void *nb_events_call(struct nb_events *ev, const struct nb_events_call *call)
  *     LAUNCHED  posted() (3), OPEN (1) -               sums |= its (2)     IDLE: posted()      IDLE: posted()
  *
  *     (1) IDLE when the observer ignores this launch, and where the kernel can only send, receive and
- *         broadcast: it gets no codec kernel
+ *         broadcast, or the tuner's tables say that NCCL chose CollNet for none of the calls that are not
+ *         launched yet: it gets no codec kernel
  *     (2) only for an operation of the kernel's communicator that reaches CollNet
  *     (3) where the last kernel was of the same communicator
  */
@@ -337,6 +339,7 @@ static _Thread_local struct {
     struct nb_events *events;
     bool
         sums; /* an operation of the launch is an all-reduce that reaches CollNet, whose end is not counted */
+    bool elsewhere; /* the tuner's tables said that no operation of the launch reaches CollNet */
 } kernel;
 
 #define KERNEL 0x7u /* marks, like MARK above */
@@ -351,8 +354,10 @@ static bool may_have(struct nb_events *ev, int func)
 
 void *nb_events_kernel(struct nb_events *ev, void *stream)
 {
-    const bool sums = may_have(ev, NB_FUNC_ALL_REDUCE);
-    const bool eager = sums || may_have(ev, NB_FUNC_ALL_GATHER) || may_have(ev, NB_FUNC_REDUCE_SCATTER);
+    const bool reaches = nb_queue_may_reach(ev->queue) || atomic_load(&ev->misled);
+    const bool sums = reaches && may_have(ev, NB_FUNC_ALL_REDUCE);
+    const bool eager =
+        sums || (reaches && (may_have(ev, NB_FUNC_ALL_GATHER) || may_have(ev, NB_FUNC_REDUCE_SCATTER)));
     /* Captured calls count for good, since no event says when they are launched. */
     const bool any = eager || atomic_load_explicit(&ev->kept_next, memory_order_relaxed) > 0;
     const struct nb_launch_observer *to = any ? ev->launches : NULL;
@@ -365,6 +370,7 @@ void *nb_events_kernel(struct nb_events *ev, void *stream)
     kernel.launches = to;
     kernel.events = ev;
     kernel.sums = false;
+    kernel.elsewhere = !reaches;
     kernel.state = kernel.launch ? OPEN : IDLE;
     return kernel.state == OPEN ? (void *)(uintptr_t)KERNEL : NULL;
 }
@@ -437,8 +443,12 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
     }
     atomic_store_explicit(&ev->unlaunched[func], 0, memory_order_relaxed);
     known = look_up(ev, op->call, &call);
-    if (known && !call.captured)
+    if (known && !call.captured) {
         atomic_fetch_sub_explicit(&ev->pending[call.func], 1, memory_order_relaxed);
+        if (!may_have(ev, NB_FUNC_ALL_REDUCE) && !may_have(ev, NB_FUNC_ALL_GATHER) &&
+            !may_have(ev, NB_FUNC_REDUCE_SCATTER))
+            nb_queue_all_launched(ev->queue);
+    }
     missing = missing_before(ev, func, op->seq, known && call.captured);
     if (type < 0) {
         if (missing && ev->nnodes > 1)
@@ -447,6 +457,12 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
         return;
     }
     reaches = reaches_collnet(op->algo, ev->nnodes, &chain) && !op->symmetric;
+    if (reaches && known && !call.captured && kernel.elsewhere && kernel.events == ev &&
+        !atomic_exchange(&ev->misled, true))
+        NB_INFO(NCCL_NET,
+                "profiler: comm 0x%llx: NCCL carries out %s over %s, for which the tuner's table had another "
+                "algorithm. Codec kernels begin beside all of its collectives from now on",
+                (unsigned long long)ev->comm_id, op->func, op->algo);
     if (op->symmetric && ev->nnodes > 1)
         bypass(ev, func, 1, NB_PAST_KERNELS, "");
     if (reaches && func == NB_FUNC_ALL_REDUCE)

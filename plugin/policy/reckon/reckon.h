@@ -381,6 +381,10 @@ struct nb_tuning {
  * settings. */
 int nb_tuning_pays(const struct nb_tuning *tuning, ncclFunc_t func, size_t bytes);
 
+/* Return whether NCCL, which takes the lowest entry of table[algos][protos] that is not negative, takes an
+ * algorithm that reaches CollNet between nodes. Also return true where the table leaves it open. */
+bool nb_tuning_reaches(const float *table, int algos, int protos);
+
 /* Lower CollNet's entry of table[algos][protos] below all others when coding pays. Return true when the entry
  * changed. Entries of -1 stay as they are (but see NIBBLE_FORCE_COLLNET). */
 bool nb_tuning_costs(const struct nb_tuning *tuning, ncclFunc_t func, size_t bytes, float *table, int algos,

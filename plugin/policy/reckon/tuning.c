@@ -80,6 +80,21 @@ bool nb_tuning_costs(const struct nb_tuning *t, ncclFunc_t func, size_t bytes, f
     return true;
 }
 
+bool nb_tuning_reaches(const float *table, int algos, int protos)
+{
+    float collnet = NCCL_ALGO_PROTO_IGNORE, others = NCCL_ALGO_PROTO_IGNORE;
+
+    for (int a = 0; a < algos; a++) {
+        const float best = best_of(table + a * protos, protos);
+        const bool reaches =
+            a == NCCL_ALGO_COLLNET_DIRECT || a == NCCL_ALGO_COLLNET_CHAIN || a == NCCL_ALGO_NVLS;
+        float *const of = reaches ? &collnet : &others;
+        if (best >= 0 && (*of < 0 || best < *of))
+            *of = best;
+    }
+    return others < 0 || (collnet >= 0 && collnet <= others);
+}
+
 size_t nb_tuning_chunk(const struct nb_tuning *t, size_t bytes, int algo, int proto, int channels,
                        size_t chunk)
 {

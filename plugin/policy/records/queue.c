@@ -41,7 +41,8 @@ struct nb_queue {
     uint32_t nranks;
     char name[64];
     /* Producers read it without a lock first. */
-    atomic_int nnodes; /* of the consumer's group. 0: without a consumer */
+    atomic_int nnodes;  /* of the consumer's group. 0: without a consumer */
+    atomic_uint choice; /* ASKED and REACHES */
     pthread_mutex_t lock;
     struct nb_record *ring; /* while it has a consumer */
     uint64_t head, tail;
@@ -205,6 +206,24 @@ int nb_queue_is_profiled(struct nb_queue *q)
     is = q->profilers > 0;
     pthread_mutex_unlock(&q->queues->lock);
     return is;
+}
+
+#define ASKED 1u
+#define REACHES 2u
+
+void nb_queue_chosen(struct nb_queue *q, bool reaches)
+{
+    atomic_fetch_or_explicit(&q->choice, reaches ? ASKED | REACHES : ASKED, memory_order_relaxed);
+}
+
+bool nb_queue_may_reach(const struct nb_queue *q)
+{
+    return atomic_load_explicit(&q->choice, memory_order_relaxed) != ASKED;
+}
+
+void nb_queue_all_launched(struct nb_queue *q)
+{
+    atomic_store_explicit(&q->choice, 0, memory_order_relaxed);
 }
 
 /* ---- records ----------------------------------------------------------------------------------------- */

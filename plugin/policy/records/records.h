@@ -3,6 +3,7 @@
 #ifndef NIBBLE_POLICY_RECORDS_H
 #define NIBBLE_POLICY_RECORDS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -111,6 +112,14 @@ void nb_queue_describe(struct nb_queue *queue, uint32_t nranks, const char *name
 void nb_queue_description(struct nb_queue *queue, uint32_t *nranks, char *name, size_t cap);
 /* Return 1 when NCCL's profiler events of this communicator reach this plugin. */
 int nb_queue_is_profiled(struct nb_queue *queue);
+
+/* chosen: note the algorithm that NCCL is about to choose for an operation of this communicator, by the
+ * table of its tuner. may_reach: return false where NCCL has asked its tuner for operations that are not
+ * launched yet, and chose CollNet for none of them. all_launched: note that there are none left. Any
+ * thread. */
+void nb_queue_chosen(struct nb_queue *queue, bool reaches);
+bool nb_queue_may_reach(const struct nb_queue *queue);
+void nb_queue_all_launched(struct nb_queue *queue);
 
 /* Append a record. Return 0, -ENOTCONN without a consumer, or -ENOSPC when the record was dropped. */
 int nb_queue_push(struct nb_queue *queue, const struct nb_record *record);
