@@ -459,7 +459,7 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
     reaches = reaches_collnet(op->algo, ev->nnodes, &chain) && !op->symmetric;
     if (reaches && known && !call.captured && kernel.elsewhere && kernel.events == ev &&
         !atomic_exchange(&ev->misled, true))
-        NB_INFO(NCCL_NET,
+        NB_INFO(NCCL_INIT | NCCL_NET,
                 "profiler: comm 0x%llx: NCCL carries out %s over %s, for which the tuner's table had another "
                 "algorithm. Codec kernels begin beside all of its collectives from now on",
                 (unsigned long long)ev->comm_id, op->func, op->algo);
