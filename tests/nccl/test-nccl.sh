@@ -94,7 +94,8 @@ $(grep -E '^FAIL|WARN|runtime has no' "$tmp/log" | tail -n 12)"
         return
         ;;
     esac
-    grep -q "for which the tuner's table had another" "$tmp/log" && fail "$file: CollNet against the tuner's table"
+    grep -q "for which the tuner's table had another" "$tmp/log" &&
+        fail "$file took CollNet against the tuner's table"
     grep -q 'Successfully loaded external network plugin' "$tmp/log" || fail "$file did not load nibble"
     for table in TUNER PROFILER; do
         key=$(echo $table | tr '[:upper:]' '[:lower:]')_table
