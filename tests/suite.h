@@ -10,9 +10,10 @@
 
 #include <check.h>
 
-/* Check writes a message at each assertion that holds, to name the last one if the test crashes. That is a system call, and the
- * parent takes ever longer to read them: in loops it took more time than the test itself. So each thread of a test says a line
- * only once: a crash is after the line that Check names, maybe in a later round of its loop. */
+/* Check writes a message at each assertion that holds, to name the last one if the test crashes. That is a
+ * system call, and the parent takes ever longer to read them: in loops it took more time than the test
+ * itself. So each thread of a test says a line only once: a crash is after the line that Check names, maybe
+ * in a later round of its loop. */
 #ifdef CHECK_MAJOR_VERSION
 static inline void suite_passed(const char *file, int line)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Switch stacks. See fiber.h. The kernels' tests switch some hundred million times, so on x86-64 a switch is a few instructions.
- * swapcontext would make a system call for the signal mask. With the address sanitizer so would longjmp, which also clears the
- * sanitizer's marks of the whole stack.
+ * Switch stacks. See fiber.h. The kernels' tests switch some hundred million times, so on x86-64 a switch
+ * is a few instructions. swapcontext would make a system call for the signal mask. With the address sanitizer
+ * so would longjmp, which also clears the sanitizer's marks of the whole stack.
  */
 #include "tests/gpu/fiber.h"
 
@@ -45,7 +45,8 @@ static NB_UNSEEN void enter(void)
 }
 
 #ifdef NB_FIBER_STACK
-/* Put the registers that a function keeps for its caller on this stack, its end into *from, and go on with the stack `to`. */
+/* Put the registers that a function keeps for its caller on this stack, its end into *from, and go on with
+ * the stack `to`. */
 void nb_fiber_change(void **from, void *to);
 __asm__(".pushsection .text\n"
         ".hidden nb_fiber_change\n"
@@ -72,7 +73,8 @@ __asm__(".pushsection .text\n"
 
 static void prepare(struct nb_fiber *f)
 {
-    /* Six registers, the address at which the first switch arrives, and no caller of that. A function begins 8 bytes off 16. */
+    /* Six registers, the address at which the first switch arrives, and no caller of that. A function begins
+     * 8 bytes off 16. */
     void **top = (void **)((char *)f->memory + STACK) - 8;
 
     memset(top, 0, 8 * sizeof(*top));
