@@ -171,27 +171,33 @@ def source_of(obj):
 
 def read_objects(objects):
     """Return, from [(name, path)]: {name: symbols defined}, {name: symbols referred to}, {name: mutable variables}"""
-    defined, needed, mutable = {}, {}, {}
-    env = dict(os.environ, LC_ALL="C")
-    for name, path in objects:
-        run = subprocess.run(["nm", "-f", "sysv", path], capture_output=True, text=True, env=env)
-        if run.returncode:
-            give_up(f"nm {path}: {run.stderr.strip()}")
-        d, n, m = set(), set(), set()
-        for row in run.stdout.splitlines():
-            field = [x.strip() for x in row.split("|")]
-            if len(field) != 7 or field[0] == "Name":
-                continue
-            symbol, kind, section = field[0], field[2], field[6]
-            if kind in "Uw":
-                n.add(symbol)
-                continue
-            if kind.isupper():
-                d.add(symbol)
-            if kind in "bBdDCVvuGgsS" and not section.startswith(READ_ONLY) and not INSTRUMENTATION.match(symbol):
-                # A static variable of a function is `name.3` for gcc and `function.name` for clang.
-                m.add([x for x in symbol.split(".") if not x.isdigit()][-1])
-        defined[name], needed[name], mutable[name] = d, n, m
+    name_of = {path: name for name, path in objects}
+    defined, needed, mutable = ({name: set() for name, _ in objects} for _ in range(3))
+    # One process for all: with a process for each object most of the time went into starting them.
+    run = subprocess.run(["nm", "-f", "sysv"] + list(name_of), capture_output=True, text=True, env=dict(os.environ, LC_ALL="C"))
+    if run.returncode:
+        give_up(f"nm: {run.stderr.strip()}")
+    name = None
+    seen = set()
+    for row in run.stdout.splitlines():
+        if row.startswith("Symbols from "):
+            name = name_of[row[len("Symbols from "):-1]]
+            seen.add(name)
+            continue
+        field = [x.strip() for x in row.split("|")]
+        if len(field) != 7 or field[0] == "Name":
+            continue
+        symbol, kind, section = field[0], field[2], field[6]
+        if kind in "Uw":
+            needed[name].add(symbol)
+            continue
+        if kind.isupper():
+            defined[name].add(symbol)
+        if kind in "bBdDCVvuGgsS" and not section.startswith(READ_ONLY) and not INSTRUMENTATION.match(symbol):
+            # A static variable of a function is `name.3` for gcc and `function.name` for clang.
+            mutable[name].add([x for x in symbol.split(".") if not x.isdigit()][-1])
+    if seen != set(name_of.values()):
+        give_up(f"nm says nothing of {' '.join(sorted(set(name_of.values()) - seen))}")
     return defined, needed, mutable
 
 

@@ -10,6 +10,24 @@
 
 #include <check.h>
 
+/* Check writes a message at each assertion that holds, to name the last one if the test crashes. That is a
+ * system call, and the parent takes ever longer to read them: in loops it took more time than the test
+ * itself. So each thread of a test says a line only once: a crash is after the line that Check names, maybe
+ * in a later round of its loop. */
+#ifdef CHECK_MAJOR_VERSION
+static inline void suite_passed(const char *file, int line)
+{
+    static _Thread_local unsigned char said[256];
+    const unsigned at = (unsigned)line / 8 % sizeof(said), bit = 1u << line % 8;
+
+    if (said[at] & bit)
+        return;
+    said[at] |= (unsigned char)bit;
+    _mark_point(file, line);
+}
+#define _mark_point(file, line) suite_passed(file, line)
+#endif
+
 static const char *suite_name;
 static Suite *suite;
 static TCase *suite_case;

@@ -4,7 +4,6 @@
 #include "coll/coll.h"
 #include "coll/flow/internal.h"
 
-#include <check.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -14,6 +13,7 @@
 #include "coll/comm/comm.h"
 #include "device/device.h"
 #include "tests/base/capture.h"
+#include "tests/suite.h"
 
 struct cluster slow_cluster;
 struct slow *slow_device[SLOW_NODES][2];

@@ -7,9 +7,13 @@
 #ifndef NIBBLE_TESTS_GPU_FIBER_H
 #define NIBBLE_TESTS_GPU_FIBER_H
 
-#include <setjmp.h>
 #include <stddef.h>
+
+#ifdef __x86_64__
+#define NB_FIBER_STACK 1
+#else
 #include <ucontext.h>
+#endif
 
 #if defined(__SANITIZE_THREAD__)
 #define NB_TSAN 1
@@ -31,11 +35,13 @@
 /* A fiber. Zero it before use. A zeroed fiber that nb_fiber_open has not seen stands for the calling thread
  * and its own stack. */
 struct nb_fiber {
-    ucontext_t begin; /* its first entry */
-    jmp_buf resume;   /* its later entries */
+#ifdef NB_FIBER_STACK
+    void *top; /* of its stack, where its registers are while it sleeps */
+#else
+    ucontext_t context;
+#endif
     void (*run)(void);
-    void *memory; /* its own stack */
-    int begun;
+    void *memory;      /* its own stack */
     const void *stack; /* the address sanitizer's data about it */
     size_t size;
     void *frames;

@@ -2,7 +2,6 @@
 /* Shared parts of the transports' tests. */
 #include "util.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
@@ -15,6 +14,7 @@
 
 #include "base/log.h"
 #include "open.h"
+#include "tests/suite.h"
 
 #define MAX_REGS 4096
 
