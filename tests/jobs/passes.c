@@ -149,6 +149,41 @@ static void bartlett(void *random, struct unit *u, int number)
         }
 }
 
+/* The gradients of this many examples, one by one. */
+#define EXAMPLES 16
+#define CLEAR 1.0f
+
+static float of_example(const struct unit *u, size_t i, void *random)
+{
+    return u->curve[i / ROW] * (u->w[i] - u->target[i]) + u->scale[i / ROW] * noise(random);
+}
+
+/* Scores by which examples are chosen, or parameters pruned: magnitudes of the examples' gradients. */
+static void magnitudes(void *random, struct unit *u, int number)
+{
+    (void)number;
+    for (int r = 0; r < NODES; r++)
+        for (size_t i = 0; i < u->n; i++) {
+            u->g[r][i] = 0;
+            for (int k = 0; k < EXAMPLES / 4; k++)
+                u->g[r][i] += fabsf(of_example(u, i, random)) / (EXAMPLES / 4);
+        }
+}
+
+/* Votes of the examples whose gradients are clear. Parameters whose examples disagree are masked. */
+static void votes(void *random, struct unit *u, int number)
+{
+    (void)number;
+    for (int r = 0; r < NODES; r++)
+        for (size_t i = 0; i < u->n; i++) {
+            u->g[r][i] = 0;
+            for (int k = 0; k < EXAMPLES; k++) {
+                const float g = of_example(u, i, random);
+                u->g[r][i] += (float)(g > CLEAR) - (float)(g < -CLEAR);
+            }
+        }
+}
+
 /* Masters that went their own way for some steps. */
 static void masters(void *random, struct unit *u, int number)
 {
@@ -156,6 +191,16 @@ static void masters(void *random, struct unit *u, int number)
     for (int r = 0; r < NODES; r++)
         for (size_t i = 0; i < u->n; i++)
             u->g[r][i] = u->w[i] + 1e-3f * noise(random);
+}
+
+/* Make all gradients larger. AdamW does not notice. */
+static void scale_loss(struct model *m, float by)
+{
+    for (int i = 0; i < m->units; i++)
+        for (size_t row = 0; row < m->unit[i].n / ROW; row++) {
+            m->unit[i].curve[row] *= by;
+            m->unit[i].scale[row] *= by;
+        }
 }
 
 static void second_pass(struct job *job, filler fill, int every, ncclDataType_t grad)
@@ -180,21 +225,25 @@ JOB(adahessian, second_pass(job, hutchinson, 1, ncclFloat32))
 JOB(sophia_h, second_pass(job, hutchinson, 10, ncclFloat32))
 JOB(sophia_g, second_pass(job, bartlett, 10, ncclFloat32))
 
-/* Average the FP32 masters by the gradients' own path in every tenth step, in place of the gradients. */
-static void masters_instead(struct job *job)
+/* Sum something else by the gradients' own path in every `every`-th step, in place of the gradients. */
+static void instead(struct job *job, filler fill, int every, ncclDataType_t grad, float loss_scale)
 {
-    struct fsdp f = sharded(job, ncclFloat32);
+    struct fsdp f = sharded(job, grad);
     uint64_t random = 43;
 
+    scale_loss(f.model, loss_scale);
     while (job_step(job)) {
-        if (!job_every(job, 10)) {
+        if (!job_every(job, every)) {
             train(&f);
             continue;
         }
         fsdp_forward(&f);
-        backward_of(&f, masters, &random);
+        backward_of(&f, fill, &random);
     }
 }
+JOB(masters_instead, instead(job, masters, 10, ncclFloat32, 1))
+JOB(magnitudes_instead, instead(job, magnitudes, 30, ncclFloat32, 1))
+JOB(votes_instead, instead(job, votes, 30, ncclFloat16, 4096))
 
 /* Evaluate for five batches in every 50th step. Each sums logits of as many values as a unit has, in
  * memory that the weights and gradients have used. */
@@ -535,6 +584,8 @@ const struct job_entry jobs_passes[] = {
     {"sophia-g", sophia_g, {0}},
     {"masters-instead", masters_instead, {0}},
     {"masters-instead-3", masters_instead, {.seed = 2}},
+    {"magnitudes-instead", magnitudes_instead, {.steps = 130}},
+    {"votes-instead", votes_instead, {.steps = 130}},
     {"evaluation-sums", evaluation_sums, {.steps = 110}},
     {"ppo-one-comm", ppo_one_comm, {0}},
     {"ppo-alike", ppo_alike, {0}},
