@@ -127,6 +127,75 @@ JOB(sam, two_gradients(job, 0.05f, 1, NULL))
 JOB(sam_named, two_gradients(job, 0.05f, 1, "mesh nibble:gradients"))
 JOB(maml, two_gradients(job, -0.5f, 0, NULL))
 
+/* Make the gradient of the batch that the other model's gradient is of. The weights differ, and so does a part
+ * of the noise. */
+struct same_batch {
+    const struct model *other;
+    uint64_t random;
+};
+
+static void of_same_batch(void *arg, struct unit *u, int number)
+{
+    struct same_batch *batch = arg;
+    const struct unit *other = &batch->other->unit[number];
+
+    for (int r = 0; r < NODES; r++)
+        for (size_t i = 0; i < u->n; i++) {
+            const size_t row = i / ROW;
+            const float alike = other->g[r][i] - other->curve[row] * (other->w[i] - other->target[i]);
+            u->g[r][i] = u->curve[row] * (u->w[i] - u->target[i]) + 0.8f * alike +
+                         0.6f * u->scale[row] * noise(&batch->random);
+        }
+}
+
+/* SVRG (Johnson and Zhang, 2013): every `every` steps, keep the weights as a snapshot, and compute its gradient
+ * over all batches. Each step computes a batch's gradient at the weights and at the snapshot, and moves the
+ * weights by their difference and the snapshot's gradient. */
+static void svrg(struct job *job, int every, int version, int own_comm)
+{
+    enum { BATCHES = 6 };
+    struct comm *world = comm_between(job, NULL);
+    const struct model_settings set = {.units = 4, .optimizer = SGD};
+    struct fsdp f = fsdp_open(job, world, model_new(job, &set), version),
+                s = fsdp_open(job, own_comm ? comm_between(job, NULL) : world, model_new(job, &set), version);
+    struct unit *u = f.model->unit, *old = s.model->unit;
+    struct same_batch batch = {f.model, 73};
+    const struct model_source source = {.gradient = of_same_batch, .arg = &batch};
+    float *full[UNITS_MOST];
+
+    for (int i = 0; i < set.units; i++) {
+        full[i] = values(job, u[i].n);
+        old[i].target = u[i].target;
+        old[i].curve = u[i].curve;
+        old[i].scale = u[i].scale;
+        old[i].buffer = EITHER(old[i].buffer);
+    }
+    while (job_step(job)) {
+        if (job_now(job) % every == 0) {
+            s.model->set.source = NULL;
+            for (int i = 0; i < set.units; i++)
+                memcpy(old[i].w, u[i].w, u[i].n * sizeof(float));
+            for (int b = 0; b < BATCHES; b++)
+                fsdp_forward(&s), fsdp_backward(&s);
+            drop(&s);
+            for (int i = 0; i < set.units; i++)
+                for (size_t k = 0; k < u[i].n; k++)
+                    full[i][k] = old[i].sum[k] / BATCHES, old[i].sum[k] = 0;
+        }
+        s.model->set.source = &source;
+        fsdp_forward(&f), fsdp_backward(&f);
+        fsdp_forward(&s), fsdp_backward(&s);
+        drop(&s);
+        for (int i = 0; i < set.units; i++)
+            for (size_t k = 0; k < u[i].n; k++)
+                u[i].sum[k] += full[i][k] - old[i].sum[k], old[i].sum[k] = 0;
+        fsdp_update(&f);
+    }
+}
+JOB(svrg_vouched, svrg(job, 20, 2, 0))
+JOB(svrg_long, svrg(job, 100, 1, 0))
+JOB(svrg_own_comm, svrg(job, 20, 2, 1))
+
 /* ---- second passes that sum something else ------------------------------------------------------------- */
 
 /* Hutchinson's estimate of the diagonal: v times Hv, with signs as v. */
@@ -579,6 +648,9 @@ const struct job_entry jobs_passes[] = {
     {"sam-named", sam_named, {.fed = 95}},
     {"sam-vouched", sam, {.fed = 95, .grad = "reduce_scatter:float32:24576@2"}},
     {"maml", maml, {0}},
+    {"svrg", svrg_long, {.steps = 130}},
+    {"svrg-vouched", svrg_vouched, {.steps = 130, .grad = "reduce_scatter:float32:24576@2"}},
+    {"svrg-own-comm-vouched", svrg_own_comm, {.fed = 95, .grad = "reduce_scatter:float32:24576@2"}},
     {"adahessian", adahessian, {0}},
     {"sophia-h", sophia_h, {0}},
     {"sophia-g", sophia_g, {0}},
