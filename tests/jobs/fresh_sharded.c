@@ -16,29 +16,10 @@ static struct fsdp sharded(struct job *job, int units)
                      2);
 }
 
-/* Free the weights after a forward pass without a backward pass. */
-static void release(struct fsdp *f)
-{
-    for (int i = 0; i < f->model->units; i++) {
-        memory_give(job_memory(f->model->job), f->full[i]);
-        f->full[i] = 0;
-    }
-}
-
 static void forward_only(struct fsdp *f)
 {
     fsdp_forward(f);
-    release(f);
-}
-
-/* Free the gradients, and count an update that the job has made by itself. */
-static void updated(struct fsdp *f)
-{
-    for (int i = 0; i < f->model->units; i++) {
-        memory_give(job_memory(f->model->job), f->grads[i]);
-        f->grads[i] = 0;
-    }
-    f->model->updates++;
+    fsdp_release(f);
 }
 
 static void passes(struct fsdp *f)
@@ -53,30 +34,6 @@ static void train(struct fsdp *f)
     fsdp_update(f);
 }
 
-/* Run one unit forwards, or backwards with its reduce-scatter. */
-static void run_unit(struct fsdp *f, int i, int backwards)
-{
-    struct model one = *f->model;
-    struct fsdp layer = *f;
-
-    one.units = 1;
-    one.unit[0] = f->model->unit[i];
-    layer.model = &one;
-    layer.shard[0] = f->shard[i];
-    layer.full[0] = f->full[i];
-    layer.grads[0] = f->grads[i];
-    if (backwards)
-        fsdp_backward(&layer);
-    else
-        forward_only(&layer);
-    f->full[i] = layer.full[0];
-    f->grads[i] = layer.grads[0];
-    f->model->unit[i] = one.unit[0];
-}
-
-/* Fill u->g, the contributions of both nodes. In most jobs `arg` is a random state. */
-typedef void (*filler)(void *arg, struct unit *u, int number);
-
 /* Make the gradient of a micro-batch with noise of the job's own. */
 static void gradient(void *random, struct unit *u, int number)
 {
@@ -84,23 +41,6 @@ static void gradient(void *random, struct unit *u, int number)
     for (int r = 0; r < NODES; r++)
         for (size_t i = 0; i < u->n; i++)
             u->g[r][i] = u->curve[i / ROW] * (u->w[i] - u->target[i]) + u->scale[i / ROW] * noise(random);
-}
-
-/* Run a backward pass whose contributions `fill` makes. gradients: they count as such, else they have to stay
- * exact. */
-static void backward_by(struct fsdp *f, filler fill, void *arg, int gradients)
-{
-    struct model *m = f->model, view = *m;
-    const struct model_source source = {.gradient = fill, .arg = arg};
-
-    view.set.source = &source;
-    for (int i = 0; i < m->units && !gradients; i++) {
-        view.unit[i].sum = NULL;
-        view.unit[i].buffer = EXACT;
-    }
-    f->model = &view;
-    fsdp_backward(f);
-    f->model = m;
 }
 
 static void copy_weights(struct model *to, const struct model *from)
@@ -190,9 +130,9 @@ static void shared_layers(struct job *job)
 
     while (job_step(job)) {
         for (int k = 0; k < 8; k++)
-            run_unit(&f, order[k], 0);
+            fsdp_run_unit(&f, order[k], 0);
         for (int k = 7; k >= 0; k--)
-            run_unit(&f, order[k], 1);
+            fsdp_run_unit(&f, order[k], 1);
         fsdp_update(&f);
     }
 }
@@ -211,9 +151,9 @@ static void shuffled_layers(struct job *job)
             order[with] = was;
         }
         for (int k = 0; k < 6; k++)
-            run_unit(&f, order[k], 0);
+            fsdp_run_unit(&f, order[k], 0);
         for (int k = 5; k >= 0; k--)
-            run_unit(&f, order[k], 1);
+            fsdp_run_unit(&f, order[k], 1);
         fsdp_update(&f);
     }
 }
@@ -259,7 +199,7 @@ static void one_sided_tasks(struct job *job)
 
     while (job_step(job)) {
         fsdp_forward(&f);
-        backward_by(&f, one_sided, &random, 1);
+        fsdp_backward_by(&f, one_sided, &random, 1);
         fsdp_update(&f);
     }
 }
@@ -287,7 +227,7 @@ static void padded_batches(struct job *job)
     while (job_step(job)) {
         p.empty = (int)(draw(&p.random) % 8);
         fsdp_forward(&f);
-        backward_by(&f, with_padding, &p, 1);
+        fsdp_backward_by(&f, with_padding, &p, 1);
         fsdp_update(&f);
     }
 }
@@ -346,7 +286,7 @@ static void ewc_fisher(struct job *job)
         if (job_now(job) == TASK)
             for (int k = 0; k < BATCHES; k++) {
                 fsdp_forward(&f);
-                backward_by(&f, squares, &random, 0);
+                fsdp_backward_by(&f, squares, &random, 0);
                 for (int i = 0; i < 4; i++)
                     for (size_t j = 0; j < f.model->unit[i].n; j++)
                         fisher[i][j] += (f.model->unit[i].g[0][j] + f.model->unit[i].g[1][j]) / BATCHES;
@@ -366,7 +306,7 @@ static void ewc_fisher(struct job *job)
 }
 
 /* Train, and every `every` steps sum scores of `batches` batches by the same path before the step. */
-static void scored(struct job *job, filler fill, int every, int batches)
+static void scored(struct job *job, unit_fill fill, int every, int batches)
 {
     struct fsdp f = sharded(job, 4);
     uint64_t random = (uint64_t)job_buffer(job);
@@ -374,7 +314,7 @@ static void scored(struct job *job, filler fill, int every, int batches)
     while (job_step(job)) {
         for (int k = 0; job_every(job, every) && k < batches; k++) {
             fsdp_forward(&f);
-            backward_by(&f, fill, &random, 0);
+            fsdp_backward_by(&f, fill, &random, 0);
             for (int i = 0; i < 4; i++)
                 memory_give(job_memory(job), f.grads[i]), f.grads[i] = 0;
         }
@@ -394,13 +334,13 @@ static void sign_votes(struct job *job)
     f.grad = ncclBfloat16;
     while (job_step(job)) {
         fsdp_forward(&f);
-        backward_by(&f, signs, &random, 0);
+        fsdp_backward_by(&f, signs, &random, 0);
         for (int i = 0; i < 4; i++) {
             struct unit *u = &f.model->unit[i];
             for (size_t k = 0; k < u->n; k++)
                 u->w[k] -= 1e-4f * (u->g[0][k] + u->g[1][k] > 0) - 1e-4f * (u->g[0][k] + u->g[1][k] < 0);
         }
-        updated(&f);
+        fsdp_updated(&f);
     }
 }
 
@@ -425,7 +365,7 @@ static void dp_sgd(struct job *job)
 
     while (job_step(job)) {
         fsdp_forward(&f);
-        backward_by(&f, clipped, &random, 1);
+        fsdp_backward_by(&f, clipped, &random, 1);
         fsdp_update(&f);
     }
 }
@@ -450,7 +390,7 @@ static void by_rule(struct job *job, rule apply, ncclDataType_t grad)
         passes(&f);
         for (int i = 0; i < 4; i++)
             apply(f.model, i, x[i], y[i], &random);
-        updated(&f);
+        fsdp_updated(&f);
     }
 }
 
@@ -758,12 +698,12 @@ static void fused_updates(struct job *job)
 
     while (job_step(job)) {
         for (int i = 0; i < 5; i++)
-            run_unit(&f, i, 0);
+            fsdp_run_unit(&f, i, 0);
         for (int i = 4; i >= 0; i--) {
-            run_unit(&f, i, 1);
+            fsdp_run_unit(&f, i, 1);
             model_update_unit(f.model, i);
         }
-        updated(&f);
+        fsdp_updated(&f);
     }
 }
 
@@ -796,11 +736,11 @@ static void nan_batches(struct job *job)
     while (job_step(job)) {
         const int bad = job_now(job) % 17 == 9;
         fsdp_forward(&f);
-        backward_by(&f, bad ? with_nan : gradient, &random, 1);
+        fsdp_backward_by(&f, bad ? with_nan : gradient, &random, 1);
         for (int i = 0; bad && i < 4; i++)
             clear(&f.model->unit[i]);
         if (bad)
-            updated(&f);
+            fsdp_updated(&f);
         else
             fsdp_update(&f);
     }
@@ -831,7 +771,7 @@ static void line_search(struct job *job)
         }
         for (int i = 0; i < 4; i++)
             clear(&m->unit[i]);
-        updated(&f);
+        fsdp_updated(&f);
     }
 }
 
