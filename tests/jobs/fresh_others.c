@@ -1,561 +1,810 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Jobs by an author who has not read the plugin's rules: tables that follow their sums and are no weights,
- * several passes and models beside a sharded training, and other sums in DDP's buckets.
+ * Jobs by an author who has not read the plugin's rules: further passes, models and sums beside a sharded
+ * training, and other sums in the buckets of DDP and of scripts.
  */
 #include <math.h>
 #include <string.h>
 
 #include "lib/parallel.h"
 
-#define TABLE 24576u
-
-/* ---- tables that follow their sums --------------------------------------------------------------------- */
-
-/* A vector that all nodes gather. Each adds its part to sums, by which the owner of a block moves it. */
-struct table {
-    float *x, *part[2][NODES], *extra[2]; /* parts of up to two sums. What the kind of table needs */
-    address at, in, out;
-    uint64_t random, seed;
-    int step;
-};
-
-struct kind {
-    void (*begin)(struct table *t);         /* NULL: zeros */
-    void (*fill)(struct table *t, int sum); /* write the parts of a sum */
-    void (*apply)(struct table *t);
-    int sums; /* 0: 1 */
-    ncclDataType_t type;
-};
-
-/* Run two tables. beside: on the communicator of a training with layers of their size. */
-static void tables(struct job *job, const struct kind *k, int beside)
+static struct fsdp sharded_on(struct job *job, struct comm *comm, int units)
 {
-    enum { TABLES = 2 };
-    struct comm *world = comm_between(job, NULL);
-    struct fsdp f = {0};
-    struct table table[TABLES] = {{0}};
-    const size_t bytes = TABLE * 4;
+    return fsdp_open(job, comm, model_new(job, &(struct model_settings){.units = units}), 2);
+}
 
-    if (beside)
-        f = fsdp_open(job, world, model_new(job, &(struct model_settings){.units = 3}), 2);
-    for (struct table *t = table; t < table + TABLES; t++) {
-        *t = (struct table){.x = values(job, TABLE),
-                            .extra = {values(job, TABLE), values(job, TABLE)},
-                            .at = memory_take(job_memory(job), bytes),
-                            .in = memory_take(job_memory(job), bytes),
-                            .out = memory_take(job_memory(job), bytes / NODES)};
-        t->seed = t->random = (uint64_t)job_buffer(job) * 7919;
-        for (int r = 0; r < NODES; r++)
-            for (int s = 0; s < 2; s++)
-                t->part[s][r] = values(job, TABLE);
-        if (k->begin)
-            k->begin(t);
+static struct fsdp sharded(struct job *job, int units)
+{
+    return sharded_on(job, comm_between(job, NULL), units);
+}
+
+static void passes(struct fsdp *f)
+{
+    fsdp_forward(f);
+    fsdp_backward(f);
+}
+
+static void train(struct fsdp *f)
+{
+    passes(f);
+    fsdp_update(f);
+}
+
+static void forward_only(struct fsdp *f)
+{
+    fsdp_forward(f);
+    fsdp_release(f);
+}
+
+static void copy_weights(struct model *to, const struct model *from)
+{
+    for (int i = 0; i < to->units; i++)
+        memcpy(to->unit[i].w, from->unit[i].w, from->unit[i].n * sizeof(float));
+}
+
+/* Let `to` learn the task of `from`. */
+static void same_task(struct model *to, const struct model *from)
+{
+    for (int i = 0; i < to->units; i++) {
+        const struct unit *u = &from->unit[i];
+        memcpy(to->unit[i].target, u->target, u->n * sizeof(float));
+        memcpy(to->unit[i].curve, u->curve, u->n / ROW * sizeof(float));
+        memcpy(to->unit[i].scale, u->scale, u->n / ROW * sizeof(float));
+    }
+}
+
+/* Give all gradients other numbers, and the numbers of before to `names`. */
+static void swap_names(struct model *m, truth *names)
+{
+    for (int i = 0; i < m->units; i++) {
+        const truth was = m->unit[i].buffer;
+        m->unit[i].buffer = names[i];
+        names[i] = was;
+    }
+}
+
+/* ---- models that are only gathered --------------------------------------------------------------------- */
+
+/* IMPALA: actors use weights that are four steps old. Each step runs them three times beside the learner. */
+static void stale_actor(struct job *job)
+{
+    struct comm *world = comm_between(job, NULL);
+    struct fsdp learner = sharded_on(job, world, 4), actor = sharded_on(job, world, 4);
+
+    copy_weights(actor.model, learner.model);
+    while (job_step(job)) {
+        for (int k = 0; k < 3; k++)
+            forward_only(&actor);
+        train(&learner);
+        if (job_every(job, 4))
+            copy_weights(actor.model, learner.model);
+    }
+}
+
+/* DQN: the target network is a copy that is renewed every 20 steps. */
+static void hard_targets(struct job *job)
+{
+    struct comm *world = comm_between(job, NULL);
+    struct fsdp online = sharded_on(job, world, 4), target = sharded_on(job, world, 4);
+
+    while (job_step(job)) {
+        if (job_now(job) % 20 == 0)
+            copy_weights(target.model, online.model);
+        fsdp_forward(&online);
+        forward_only(&target);
+        fsdp_backward(&online);
+        fsdp_update(&online);
+    }
+}
+
+/* DPO: the reference is the policy of the start. Both see chosen and rejected answers. */
+static void preferences(struct job *job)
+{
+    struct comm *world = comm_between(job, NULL);
+    struct fsdp policy = sharded_on(job, world, 4), reference = sharded_on(job, world, 4);
+
+    copy_weights(reference.model, policy.model);
+    while (job_step(job)) {
+        forward_only(&reference);
+        forward_only(&policy);
+        forward_only(&reference);
+        train(&policy);
+    }
+}
+
+/* Double Q-learning: two critics of one task that begin with the same weights, and an actor between them. */
+static void twin_critics(struct job *job)
+{
+    struct comm *world = comm_between(job, NULL);
+    struct fsdp a = sharded_on(job, world, 3), b = sharded_on(job, world, 3),
+                actor = sharded_on(job, world, 3);
+
+    same_task(b.model, a.model);
+    copy_weights(b.model, a.model);
+    while (job_step(job)) {
+        fsdp_forward(&a);
+        fsdp_forward(&b);
+        fsdp_backward(&b);
+        fsdp_backward(&a);
+        fsdp_update(&a);
+        fsdp_update(&b);
+        if (job_every(job, 2)) {
+            fsdp_forward(&actor);
+            forward_only(&a);
+            fsdp_backward(&actor);
+            fsdp_update(&actor);
+        }
+    }
+}
+
+/* ---- several gradients of one model -------------------------------------------------------------------- */
+
+/* SVRG: each batch's gradient at the weights and at a snapshot, whose full gradient was summed before. */
+static void svrg(struct job *job)
+{
+    struct comm *world = comm_between(job, NULL);
+    struct fsdp f = sharded_on(job, world, 3), s = sharded_on(job, world, 3);
+    struct model *m = f.model, *snapshot = s.model;
+    truth full[3], single[3];
+    float *mean[3];
+
+    same_task(snapshot, m);
+    for (int i = 0; i < 3; i++) {
+        mean[i] = values(job, m->unit[i].n);
+        full[i] = EITHER(job_buffer(job));
+        single[i] = EITHER(snapshot->unit[i].buffer);
+    }
+    swap_names(snapshot, single);
+    while (job_step(job)) {
+        if (job_now(job) % 10 == 0) {
+            copy_weights(snapshot, m);
+            swap_names(snapshot, full);
+            for (int k = 0; k < 4; k++)
+                passes(&s);
+            swap_names(snapshot, full);
+            for (int i = 0; i < 3; i++)
+                for (size_t k = 0; k < m->unit[i].n; k++) {
+                    mean[i][k] = snapshot->unit[i].sum[k] / 4;
+                    snapshot->unit[i].sum[k] = 0;
+                }
+            fsdp_updated(&s);
+        }
+        for (int i = 0; i < 3; i++)
+            snapshot->unit[i].seed = m->unit[i].seed; /* the same batch */
+        passes(&f);
+        passes(&s);
+        for (int i = 0; i < 3; i++)
+            for (size_t k = 0; k < m->unit[i].n; k++) {
+                m->unit[i].w[k] -= 0.05f * (m->unit[i].sum[k] - snapshot->unit[i].sum[k] + mean[i][k]);
+                m->unit[i].sum[k] = snapshot->unit[i].sum[k] = 0;
+            }
+        fsdp_updated(&f);
+        fsdp_updated(&s);
+    }
+}
+
+/* PCGrad: the gradients of two tasks are summed by themselves, and parts that are opposed are taken out before
+ * their sum moves the weights. */
+static void gradient_surgery(struct job *job)
+{
+    struct fsdp f = sharded(job, 4);
+    struct model *m = f.model;
+    truth names[2][4];
+    float *first[4];
+
+    for (int i = 0; i < 4; i++) {
+        first[i] = values(job, m->unit[i].n);
+        names[0][i] = EITHER(job_buffer(job));
+        names[1][i] = EITHER(job_buffer(job));
     }
     while (job_step(job)) {
-        for (struct table *t = table; t < table + TABLES; t++)
-            all_gather(world, &(struct buffer){.type = k->type, .n = TABLE, .send = t->at, .recv = t->at},
-                       t->x);
-        if (beside) {
-            fsdp_forward(&f);
-            fsdp_backward(&f);
-        }
-        for (struct table *t = table; t < table + TABLES; t++) {
-            t->step = job_now(job);
-            for (int s = 0; s < (k->sums ? k->sums : 1); s++) {
-                for (int r = 0; r < NODES; r++)
-                    memset(t->part[s][r], 0, bytes);
-                k->fill(t, s);
-                reduce_scatter(world,
-                               &(struct buffer){.type = k->type, .n = TABLE, .send = t->in, .recv = t->out},
-                               t->part[s][0], t->part[s][1]);
+        for (int task = 0; task < 2; task++) {
+            swap_names(m, names[task]);
+            passes(&f);
+            swap_names(m, names[task]);
+            for (int i = 0; i < 4 && !task; i++) {
+                memcpy(first[i], m->unit[i].sum, m->unit[i].n * sizeof(float));
+                memset(m->unit[i].sum, 0, m->unit[i].n * sizeof(float));
+                memory_give(job_memory(job), f.grads[i]), f.grads[i] = 0;
             }
-            k->apply(t);
         }
-        if (beside)
-            fsdp_update(&f);
+        for (int i = 0; i < 4; i++) {
+            double dot = 0, squares = 1e-30;
+            for (size_t k = 0; k < m->unit[i].n; k++) {
+                dot += (double)first[i][k] * m->unit[i].sum[k];
+                squares += (double)first[i][k] * first[i][k];
+            }
+            for (size_t k = 0; k < m->unit[i].n; k++)
+                m->unit[i].sum[k] += first[i][k] - (dot < 0 ? (float)(dot / squares) * first[i][k] : 0.0f);
+        }
+        fsdp_update(&f);
     }
 }
 
-static float sum_of(const struct table *t, int s, size_t i)
-{
-    return t->part[s][0][i] + t->part[s][1][i];
-}
+/* ---- products with the curvature ----------------------------------------------------------------------- */
 
-static uint64_t hash(uint64_t a, uint64_t b)
-{
-    uint64_t state = a * 1000003u + b;
+struct direction {
+    float *const *p; /* of each unit */
+    uint64_t random;
+    float jitter; /* of a product on other batches */
+};
 
-    return draw(&state);
-}
-
-/* PageRank on a graph that loses and gains links. Each node has the links of half the pages. */
-static void pages_begin(struct table *t)
+/* Make the products of each node's curvature with a direction. Neighbors in a row interact. */
+static void products(void *arg, struct unit *u, int number)
 {
-    for (size_t i = 0; i < TABLE; i++)
-        t->x[i] = 1.0f;
-}
+    struct direction *d = arg;
+    const float *p = d->p[number];
 
-static void pages_fill(struct table *t, int s)
-{
-    enum { LINKS = 8 };
-    for (size_t from = 0; from < TABLE; from++)
-        for (size_t k = 0; k < LINKS; k++) {
-            const uint64_t link = hash(t->seed, from * LINKS + k),
-                           age = ((uint64_t)t->step + link % 400) / 400;
-            const uint64_t to = hash(link, age) % TABLE;
-            t->part[s][from / (TABLE / NODES)][to * to / TABLE] += t->x[from] / LINKS; /* some have many */
-        }
-}
-
-static void pages_apply(struct table *t)
-{
-    for (size_t i = 0; i < TABLE; i++)
-        t->x[i] = 0.15f + 0.85f * sum_of(t, 0, i);
-}
-
-/* AD-LDA: counts of words in topics. Each node moves its own tokens from topic to topic, and the sum of the
- * changes is added to the counts. */
-#define TOPICS 32u
-static void topics_begin(struct table *t)
-{
     for (int r = 0; r < NODES; r++)
-        for (size_t i = 0; i < TABLE; i++) {
-            t->extra[r][i] = (float)(draw(&t->random) % 20);
-            t->x[i] += t->extra[r][i];
+        for (size_t i = 0; i < u->n; i++) {
+            const float own = 1.0f + 0.2f * sinf((float)(7 * i + (size_t)r)) + d->jitter * noise(&d->random);
+            u->g[r][i] = 0.2f * u->curve[i / ROW] * own * (p[i] + 0.3f * p[i ^ 1]) + 1e-4f * p[i];
         }
 }
 
-static void topics_fill(struct table *t, int s)
+/* Hessian-free training: a few steps of conjugate gradients find the update. gathered: the direction is
+ * sharded as the weights are, and gathered for each product. Else each node keeps all of it (TRPO). */
+static void conjugate(struct job *job, int gathered)
 {
-    for (int r = 0; r < NODES; r++)
-        for (int token = 0; token < 20000; token++) {
-            const uint64_t word = draw(&t->random) % (TABLE / TOPICS), z = draw(&t->random);
-            const size_t from = word * TOPICS + z % TOPICS,
-                         to = word * TOPICS +
-                              (z & 1024 ? hash(t->seed, word) + (z >> 32) % 4 : z >> 40) % TOPICS;
-            if (t->extra[r][from] < 1.0f)
-                continue;
-            t->extra[r][from]--;
-            t->part[s][r][from]--;
-            t->extra[r][to]++;
-            t->part[s][r][to]++;
-        }
-}
+    enum { UNITS = 4, ROUNDS = 4 };
+    struct comm *world = comm_between(job, NULL);
+    struct fsdp f = sharded_on(job, world, UNITS), along = sharded_on(job, world, UNITS);
+    float *p[UNITS], *left[UNITS], *step[UNITS];
+    struct direction d = {.p = p};
 
-static void add_sum(struct table *t)
-{
-    for (size_t i = 0; i < TABLE; i++)
-        t->x[i] += sum_of(t, 0, i);
-}
-
-/* Exploration by counts: how often the actors have visited each hashed state. */
-static void visits_fill(struct table *t, int s)
-{
-    for (int r = 0; r < NODES; r++)
-        for (size_t i = 0; i < TABLE; i++) {
-            const uint64_t usual = 1 + hash(t->seed, i) % 30;
-            t->part[s][r][i] = (float)(draw(&t->random) % (2 * usual));
-        }
-}
-
-/* Molecular dynamics: atoms of a crystal. Each node computes the forces of half the bonds, and their sums move
- * the atoms. */
-#define ATOMS (TABLE / 3)
-static void atoms_begin(struct table *t)
-{
-    for (size_t a = 0; a < ATOMS; a++) {
-        const size_t place[3] = {a % 16, a / 16 % 16, a / 256};
-        for (size_t d = 0; d < 3; d++)
-            t->x[3 * a + d] = (float)place[d] + 0.05f * noise(&t->random);
+    same_task(along.model, f.model);
+    for (int i = 0; i < UNITS; i++) {
+        p[i] = along.model->unit[i].w;
+        left[i] = values(job, f.model->unit[i].n);
+        step[i] = values(job, f.model->unit[i].n);
     }
-}
-
-static void atoms_fill(struct table *t, int s)
-{
-    static const size_t next[3] = {1, 16, 256};
-    for (size_t a = 0; a < ATOMS; a++)
-        for (size_t axis = 0; axis < 3; axis++) {
-            const size_t b = a + next[axis];
-            if (axis == 2 ? b >= ATOMS : a / next[axis] % 16 == 15)
-                continue;
-            for (size_t d = 0; d < 3; d++) {
-                const float by = t->x[3 * b + d] - t->x[3 * a + d] - (d == axis ? 1.0f : 0.0f);
-                const float force = (d == axis ? 1.0f : 0.3f) * by + 2.0f * by * by * by;
-                t->part[s][a % NODES][3 * a + d] += force;
-                t->part[s][a % NODES][3 * b + d] -= force;
+    while (job_step(job)) {
+        passes(&f);
+        for (int i = 0; i < UNITS; i++)
+            for (size_t k = 0; k < f.model->unit[i].n; k++) {
+                left[i][k] = p[i][k] = -f.model->unit[i].sum[k];
+                step[i][k] = f.model->unit[i].sum[k] = 0;
             }
-        }
-}
-
-static void atoms_move(struct table *t)
-{
-    float *const v = t->extra[0];
-    for (size_t i = 0; i < TABLE; i++) {
-        v[i] = 0.99f * v[i] + 0.1f * sum_of(t, 0, i) + 0.002f * noise(&t->random); /* a thermostat */
-        t->x[i] += 0.1f * v[i];
-    }
-}
-
-/* Relax the crystal instead: go down along the forces, and start from other places now and then. */
-static void atoms_relax(struct table *t)
-{
-    for (size_t i = 0; i < TABLE; i++)
-        t->x[i] += 0.05f * sum_of(t, 0, i);
-    if (t->step % 60 == 59)
-        atoms_begin(t);
-}
-
-/* Finite elements: heat between the cells of a plate with conductivities of their own, and a moving flame. Each
- * node assembles half the elements. */
-static void plate_fill(struct table *t, int s)
-{
-    enum { WIDTH = 128, HEIGHT = 192 };
-    for (size_t i = 0; i < TABLE; i++)
-        for (size_t down = 0; down < 2; down++) {
-            const size_t j = down ? i + WIDTH : i + 1;
-            const float by = 0.02f + (float)(hash(t->seed, 2 * i + down) % 256) / 1500;
-            if (down ? j >= TABLE : j % WIDTH == 0)
-                continue;
-            t->part[s][i / (TABLE / NODES)][i] += by * (t->x[j] - t->x[i]);
-            t->part[s][i / (TABLE / NODES)][j] -= by * (t->x[j] - t->x[i]);
-        }
-    for (size_t k = 0; k < 900; k++) {
-        const size_t row = ((size_t)t->step / 2 + k / 30) % HEIGHT,
-                     column = (20 + (size_t)t->step + k % 30) % WIDTH;
-        t->part[s][0][row * WIDTH + column] += 0.1f;
-    }
-}
-
-/* Emission tomography (OSEM): the sums of the ratios of measured and expected counts correct the picture by
- * factors. A new picture comes after 50 steps. */
-static void scan_begin(struct table *t)
-{
-    for (size_t i = 0; i < TABLE; i++) {
-        t->x[i] = 1.0f;
-        t->extra[0][i] = fabsf(noise(&t->random)) * (i / 512 % 2 ? 3.0f : 0.5f);
-    }
-}
-
-static void scan_fill(struct table *t, int s)
-{
-    enum { RAY = 8 };
-    memset(t->extra[1], 0, TABLE * sizeof(float));
-    for (size_t bin = (size_t)t->step % 2; bin < TABLE; bin += 2) {
-        float expected = 1e-3f, measured = 1e-3f;
-        size_t pixel[RAY];
-        for (size_t k = 0; k < RAY; k++) {
-            pixel[k] = hash(t->seed, bin * RAY + k) % TABLE;
-            expected += t->x[pixel[k]];
-            measured += t->extra[0][pixel[k]];
-        }
-        measured = fmaxf(measured + 0.3f * sqrtf(measured) * noise(&t->random), 0.0f);
-        for (size_t k = 0; k < RAY; k++) {
-            t->part[s][bin / 2 % NODES][pixel[k]] += measured / expected;
-            t->extra[1][pixel[k]] += 1.0f;
-        }
-    }
-}
-
-static void scan_apply(struct table *t)
-{
-    for (size_t i = 0; i < TABLE; i++)
-        if (t->extra[1][i] > 0)
-            t->x[i] *= sum_of(t, 0, i) / t->extra[1][i];
-    if (t->step % 50 == 49)
-        scan_begin(t);
-}
-
-/* Factors of a matrix by Lee and Seung's rules: a numerator and a denominator are summed, and their ratio is
- * the factor of a weight. Each step sees other columns. */
-#define RANK 32u
-#define FEATURES (TABLE / RANK)
-#define COLUMNS 12u
-static void factors_begin(struct table *t)
-{
-    for (size_t i = 0; i < TABLE; i++) {
-        t->x[i] = 0.5f + 0.2f * fabsf(noise(&t->random));
-        t->extra[0][i] = draw(&t->random) % 4 ? 0.05f : fabsf(noise(&t->random)); /* the true factors */
-    }
-}
-
-static void factors_fill(struct table *t, int s)
-{
-    for (int r = 0; r < NODES && !s; r++)
-        for (unsigned c = 0; c < COLUMNS; c++) {
-            static float column[FEATURES], fit[FEATURES];
-            float truth_of[RANK], h[RANK];
-            for (unsigned k = 0; k < RANK; k++) {
-                truth_of[k] = draw(&t->random) % 4 ? 0.0f : fabsf(noise(&t->random));
-                h[k] = 0.3f;
-            }
-            for (unsigned j = 0; j < FEATURES; j++) {
-                column[j] = 0.02f * fabsf(noise(&t->random));
-                for (unsigned k = 0; k < RANK; k++)
-                    column[j] += t->extra[0][j * RANK + k] * truth_of[k];
-            }
-            for (int round = 0; round < 3; round++) {
-                float above[RANK] = {0}, below[RANK] = {0};
-                for (unsigned j = 0; j < FEATURES; j++) {
-                    const float *w = t->x + j * RANK;
-                    fit[j] = 1e-6f;
-                    for (unsigned k = 0; k < RANK; k++)
-                        fit[j] += w[k] * h[k];
-                    for (unsigned k = 0; k < RANK && round < 2; k++) {
-                        above[k] += w[k] * column[j];
-                        below[k] += w[k] * fit[j];
-                    }
+        fsdp_updated(&f);
+        for (int round = 0; round < ROUNDS; round++) {
+            struct fsdp *on = gathered ? &along : &f;
+            double before = 1e-30, curvature = 1e-30, after = 0;
+            if (gathered)
+                forward_only(&f);
+            fsdp_forward(on);
+            fsdp_backward_by(on, products, &d, 0);
+            fsdp_updated(on);
+            for (int i = 0; i < UNITS; i++)
+                for (size_t k = 0; k < f.model->unit[i].n; k++) {
+                    const struct unit *u = &on->model->unit[i];
+                    before += (double)left[i][k] * left[i][k];
+                    curvature += (double)p[i][k] * (u->g[0][k] + u->g[1][k]) / 2;
                 }
-                for (unsigned k = 0; k < RANK && round < 2; k++)
-                    h[k] *= above[k] / (below[k] + 1e-6f);
-            }
-            for (unsigned i = 0; i < TABLE; i++) {
-                t->part[0][r][i] += column[i / RANK] * h[i % RANK];
-                t->part[1][r][i] += fit[i / RANK] * h[i % RANK];
-            }
-        }
-}
-
-static void factors_apply(struct table *t)
-{
-    for (size_t i = 0; i < TABLE; i++)
-        t->x[i] *= sqrtf((sum_of(t, 0, i) + 1e-4f) / (sum_of(t, 1, i) + 1e-4f));
-}
-
-/* Principal components by power iteration: products of the data with the gathered basis are summed, and the
- * next basis is what Gram and Schmidt make of them. */
-static void basis_fill(struct table *t, int s)
-{
-    enum { SAMPLES = 16, SOURCES = 40 };
-    for (int r = 0; r < NODES; r++)
-        for (int k = 0; k < SAMPLES; k++) {
-            float x[FEATURES], along[RANK] = {0};
-            for (unsigned j = 0; j < FEATURES; j++)
-                x[j] = 0.3f * noise(&t->random);
-            for (unsigned source = 0; source < SOURCES; source++) {
-                const float by = noise(&t->random) * 4.0f / (float)(1 + source);
-                uint64_t direction = t->seed + source;
-                for (unsigned j = 0; j < FEATURES; j += 4) {
-                    const uint64_t bits = draw(&direction);
-                    for (unsigned i = 0; i < 4; i++)
-                        x[j + i] += bits >> i & 1 ? by : -by;
+            for (int i = 0; i < UNITS; i++)
+                for (size_t k = 0; k < f.model->unit[i].n; k++) {
+                    const struct unit *u = &on->model->unit[i];
+                    step[i][k] += (float)(before / curvature) * p[i][k];
+                    left[i][k] -= (float)(before / curvature) * (u->g[0][k] + u->g[1][k]) / 2;
+                    after += (double)left[i][k] * left[i][k];
                 }
-            }
-            for (unsigned i = 0; i < TABLE; i++)
-                along[i % RANK] += x[i / RANK] * t->x[i];
-            for (unsigned i = 0; i < TABLE; i++)
-                t->part[s][r][i] += x[i / RANK] * along[i % RANK] / SAMPLES;
+            for (int i = 0; i < UNITS; i++)
+                for (size_t k = 0; k < f.model->unit[i].n; k++)
+                    p[i][k] = left[i][k] + (float)(after / before) * p[i][k];
         }
+        for (int i = 0; i < UNITS; i++)
+            for (size_t k = 0; k < f.model->unit[i].n; k++)
+                f.model->unit[i].w[k] += 0.02f * step[i][k];
+    }
 }
+JOB(hessian_free, conjugate(job, 1))
+JOB(trpo_fisher_products, conjugate(job, 0))
 
-static void orthonormal(float *x)
+/* Influence functions by LiSSA: v follows v + g - Hv to the solution of Hv = g, and starts anew for each
+ * example. The model is trained already. */
+static void influence(struct job *job)
 {
-    for (unsigned c = 0; c < RANK; c++) {
-        float squares = 1e-20f;
-        for (unsigned d = 0; d < c; d++) {
-            float along = 0;
-            for (unsigned j = 0; j < FEATURES; j++)
-                along += x[j * RANK + c] * x[j * RANK + d];
-            for (unsigned j = 0; j < FEATURES; j++)
-                x[j * RANK + c] -= along * x[j * RANK + d];
-        }
-        for (unsigned j = 0; j < FEATURES; j++)
-            squares += x[j * RANK + c] * x[j * RANK + c];
-        for (unsigned j = 0; j < FEATURES; j++)
-            x[j * RANK + c] /= sqrtf(squares);
+    enum { UNITS = 3 };
+    struct comm *world = comm_between(job, NULL);
+    struct fsdp f = sharded_on(job, world, UNITS), v = sharded_on(job, world, UNITS);
+    float *p[UNITS], *example[UNITS], most[UNITS] = {0};
+    struct direction d = {.p = p, .random = (uint64_t)job_buffer(job), .jitter = 0.3f};
+
+    same_task(v.model, f.model);
+    for (int i = 0; i < UNITS; i++) {
+        const struct unit *u = &f.model->unit[i];
+        p[i] = v.model->unit[i].w;
+        example[i] = values(job, u->n);
+        for (size_t row = 0; row < u->n / ROW; row++)
+            most[i] = fmaxf(most[i], u->curve[row]);
+    }
+    while (job_step(job)) {
+        for (int i = 0; i < UNITS && job_now(job) % 50 == 0; i++)
+            for (size_t k = 0; k < f.model->unit[i].n; k++)
+                p[i][k] = example[i][k] = f.model->unit[i].scale[k / ROW] * noise(&d.random);
+        forward_only(&f);
+        fsdp_forward(&v);
+        fsdp_backward_by(&v, products, &d, 0);
+        fsdp_updated(&v);
+        for (int i = 0; i < UNITS; i++)
+            for (size_t k = 0; k < f.model->unit[i].n; k++)
+                p[i][k] += example[i][k] - (v.model->unit[i].g[0][k] + v.model->unit[i].g[1][k]) / most[i];
     }
 }
 
-static void basis_begin(struct table *t)
+/* ---- sums of weights and moments ----------------------------------------------------------------------- */
+
+/* Sum contributions a and b of a unit's size and the gradients' type from memory of the allocator. */
+static void sum_exactly(struct fsdp *f, size_t n, const float *a, const float *b)
 {
-    for (size_t i = 0; i < TABLE; i++)
-        t->x[i] = noise(&t->random);
-    orthonormal(t->x);
+    struct memory *memory = job_memory(f->model->job);
+    const size_t bytes = n * (f->grad == ncclFloat32 ? 4 : 2);
+    struct buffer sum = {.type = f->grad, .n = n, .send = memory_take(memory, bytes)};
+
+    sum.recv = memory_take(memory, bytes / NODES);
+    reduce_scatter(f->comm, &sum, a, b);
+    memory_give(memory, sum.send);
+    memory_give(memory, sum.recv);
 }
 
-static void basis_apply(struct table *t)
+/* Each step averages the masters of one layer over nodes, in turn, since rounding lets them drift apart. */
+static void average_in_turns(struct job *job)
 {
-    for (size_t i = 0; i < TABLE; i++)
-        t->x[i] = sum_of(t, 0, i);
-    orthonormal(t->x);
-}
+    struct fsdp f = sharded(job, 4);
+    float *x[NODES] = {values(job, f.model->unit[0].n), values(job, f.model->unit[0].n)};
+    uint64_t random = (uint64_t)job_buffer(job);
 
-/* A neural ODE whose field is tensor parallel: Euler's steps add the summed field to the gathered state. Each
- * batch starts anew. */
-static void ode_begin(struct table *t)
-{
-    for (size_t i = 0; i < TABLE; i++)
-        t->x[i] = noise(&t->random);
-}
-
-static void ode_fill(struct table *t, int s)
-{
-    for (size_t i = 0; i < TABLE; i++) {
-        const size_t token = i / 256 * 256, c = i % 256;
+    while (job_step(job)) {
+        const struct unit *u = &f.model->unit[job_now(job) % 4];
+        passes(&f);
         for (int r = 0; r < NODES; r++)
-            for (size_t k = 0; k < 2; k++) {
-                const uint64_t link = hash(t->seed + k, 2 * c + (size_t)r);
-                t->part[s][r][i] += tanhf(2.0f * t->x[token + link % 256]) * (link & 4096 ? 0.8f : -0.8f);
-            }
-        t->part[s][0][i] -= 0.3f * t->x[i];
+            for (size_t i = 0; i < u->n; i++)
+                x[r][i] = u->w[i] + 1e-5f * noise(&random);
+        sum_exactly(&f, u->n, x[0], x[1]);
+        fsdp_update(&f);
     }
 }
 
-static void ode_apply(struct table *t)
+/* An elastic job moves its shards every `every` steps: each node puts its part of both moments and of the
+ * masters among zeros, and their sum has other owners. */
+static void resharded(struct job *job, int every)
 {
-    for (size_t i = 0; i < TABLE; i++)
-        t->x[i] += 0.1f * sum_of(t, 0, i);
-    if (t->step % 10 == 9)
-        ode_begin(t);
-}
+    struct fsdp f = sharded(job, 4);
+    const size_t n = f.model->unit[0].n;
+    float *x[NODES] = {values(job, n), values(job, n)};
 
-/* A network of leaky neurons that follows an input without an end. */
-static void leaky_apply(struct table *t)
-{
-    for (size_t i = 0; i < TABLE; i++)
-        t->x[i] += 0.1f * (tanhf(sum_of(t, 0, i) + 0.5f * noise(&t->random)) - t->x[i]);
-}
-
-/* Linear attention over sequences in parts: the state of 24 heads decays and adds the products of keys and
- * values of all nodes. */
-static void attention_fill(struct table *t, int s)
-{
-    enum { HEAD = 32, TOKENS = 8 };
-    for (int r = 0; r < NODES; r++)
-        for (unsigned head = 0; head < TABLE / HEAD / HEAD; head++)
-            for (int token = 0; token < TOKENS; token++) {
-                float key[HEAD], value[HEAD];
-                for (unsigned k = 0; k < HEAD; k++) {
-                    key[k] = fmaxf(noise(&t->random), 0.0f) / HEAD;
-                    value[k] = noise(&t->random) + (float)(hash(head, k) % 3) - 1.0f;
-                }
-                for (unsigned i = 0; i < HEAD * HEAD; i++)
-                    t->part[s][r][head * HEAD * HEAD + i] += key[i / HEAD] * value[i % HEAD];
-            }
-}
-
-static void attention_apply(struct table *t)
-{
-    for (size_t i = 0; i < TABLE; i++)
-        t->x[i] = 0.97f * t->x[i] + sum_of(t, 0, i);
-}
-
-/* A Boltzmann machine by contrastive divergence: products of units with data and with reconstructions are
- * summed, each by itself, and their difference moves the weights. */
-static void boltzmann_fill(struct table *t, int s)
-{
-    enum { VISIBLE = 192, HIDDEN = 128, SAMPLES = 8 };
-    for (int r = 0; r < NODES && !s; r++)
-        for (int k = 0; k < SAMPLES; k++) {
-            const uint64_t pattern = draw(&t->random) % 10;
-            float v[VISIBLE], h[HIDDEN];
-            for (unsigned i = 0; i < VISIBLE; i++)
-                v[i] = (float)((hash(t->seed + pattern, i) & 1) ^ (draw(&t->random) % 10 == 0));
-            for (int phase = 0; phase < 2; phase++) {
-                for (unsigned j = 0; j < HIDDEN; j++) {
-                    float x = 0;
-                    for (unsigned i = 0; i < VISIBLE; i++)
-                        x += t->x[i * HIDDEN + j] * v[i];
-                    h[j] = 1.0f / (1.0f + expf(-x));
-                }
-                for (unsigned i = 0; i < TABLE; i++)
-                    t->part[phase][r][i] += v[i / HIDDEN] * h[i % HIDDEN] / SAMPLES;
-                for (unsigned j = 0; j < HIDDEN && !phase; j++)
-                    h[j] = h[j] > (float)(draw(&t->random) % 1024) / 1024 ? 1.0f : 0.0f;
-                for (unsigned i = 0; i < VISIBLE && !phase; i++) {
-                    float x = 0;
-                    for (unsigned j = 0; j < HIDDEN; j++)
-                        x += t->x[i * HIDDEN + j] * h[j];
-                    v[i] = 1.0f / (1.0f + expf(-x));
-                }
+    while (job_step(job)) {
+        train(&f);
+        for (int i = 3; i >= 0 && job_every(job, every); i--) {
+            const struct unit *u = &f.model->unit[i];
+            const float *const state[3] = {u->m, u->v, u->w};
+            for (int s = 0; s < 3; s++) {
+                memcpy(x[0], state[s], n / 2 * sizeof(float));
+                memcpy(x[1] + n / 2, state[s] + n / 2, n / 2 * sizeof(float));
+                sum_exactly(&f, n, x[0], x[1]);
             }
         }
+    }
 }
+JOB(moments_resharded, resharded(job, 20))
+JOB(moments_resharded_often, resharded(job, 3))
 
-static void boltzmann_begin(struct table *t)
+/* Local AdamW: each node makes three steps by itself. Then both moments and the weights are averaged, and the
+ * weights gathered. */
+static void local_adam(struct job *job)
 {
-    for (size_t i = 0; i < TABLE; i++)
-        t->x[i] = 0.01f * noise(&t->random);
-}
+    enum { UNITS = 3 };
+    struct fsdp f = sharded(job, UNITS);
+    float *w[UNITS][NODES], *mean[UNITS][NODES], *square[UNITS][NODES];
 
-static void boltzmann_apply(struct table *t)
-{
-    for (size_t i = 0; i < TABLE; i++)
-        t->x[i] += 0.02f * (sum_of(t, 0, i) - sum_of(t, 1, i));
-}
-
-/* Consensus ADMM with sparse weights: the sums of local weights and their duals become the common weights.
- * extra: the duals. */
-static void admm_fill(struct table *t, int s)
-{
-    for (int r = 0; r < NODES; r++)
-        for (size_t i = 0; i < TABLE; i++) {
-            uint64_t home = t->seed + i, own = home * 2 + (uint64_t)r;
-            const float best = (i % 5 ? 0.0f : noise(&home)) + 0.2f * noise(&own) + 0.1f * noise(&t->random);
-            const float local = (best + 0.5f * (t->x[i] - t->extra[r][i])) / 1.5f;
-            t->extra[r][i] += local - t->x[i];
-            t->part[s][r][i] = local + t->extra[r][i];
+    for (int i = 0; i < UNITS; i++)
+        for (int r = 0; r < NODES; r++) {
+            w[i][r] = values(job, f.model->unit[i].n);
+            mean[i][r] = values(job, f.model->unit[i].n);
+            square[i][r] = values(job, f.model->unit[i].n);
         }
-}
-
-static void admm_apply(struct table *t)
-{
-    for (size_t i = 0; i < TABLE; i++) {
-        const float mean = sum_of(t, 0, i) / NODES;
-        t->x[i] = mean > 0.05f ? mean - 0.05f : mean < -0.05f ? mean + 0.05f : 0.0f;
+    while (job_step(job)) {
+        forward_only(&f);
+        for (int i = UNITS - 1; i >= 0; i--) {
+            struct unit *u = &f.model->unit[i];
+            for (int r = 0; r < NODES; r++) {
+                memcpy(w[i][r], u->w, u->n * sizeof(float));
+                memcpy(mean[i][r], u->m, u->n * sizeof(float));
+                memcpy(square[i][r], u->v, u->n * sizeof(float));
+            }
+            for (int k = 0; k < 3; k++) {
+                model_gradient(f.model, i, 0);
+                for (int r = 0; r < NODES; r++)
+                    for (size_t j = 0; j < u->n; j++) {
+                        const float g = u->g[r][j] + u->curve[j / ROW] * (w[i][r][j] - u->w[j]);
+                        mean[i][r][j] += 0.1f * (g - mean[i][r][j]);
+                        square[i][r][j] += 0.05f * (g * g - square[i][r][j]);
+                        w[i][r][j] -= 3e-4f * mean[i][r][j] / (sqrtf(square[i][r][j]) + 1e-8f);
+                    }
+            }
+            sum_exactly(&f, u->n, mean[i][0], mean[i][1]);
+            sum_exactly(&f, u->n, square[i][0], square[i][1]);
+            sum_exactly(&f, u->n, w[i][0], w[i][1]);
+            for (size_t j = 0; j < u->n; j++) {
+                u->m[j] = 0.5f * (mean[i][0][j] + mean[i][1][j]);
+                u->v[j] = 0.5f * (square[i][0][j] + square[i][1][j]);
+                u->w[j] = 0.5f * (w[i][0][j] + w[i][1][j]);
+            }
+        }
     }
 }
 
-#define FP32 .type = ncclFloat32
-static const struct kind pages = {pages_begin, pages_fill, pages_apply, FP32},
-                         topics = {topics_begin, topics_fill, add_sum, FP32},
-                         visits = {NULL, visits_fill, add_sum, FP32},
-                         atoms = {atoms_begin, atoms_fill, atoms_move, FP32},
-                         relaxed = {atoms_begin, atoms_fill, atoms_relax, FP32},
-                         plate = {NULL, plate_fill, add_sum, FP32},
-                         scan = {scan_begin, scan_fill, scan_apply, FP32},
-                         factors = {factors_begin, factors_fill, factors_apply, .sums = 2, FP32},
-                         basis = {basis_begin, basis_fill, basis_apply, FP32},
-                         ode = {ode_begin, ode_fill, ode_apply, .type = ncclBfloat16},
-                         leaky = {ode_begin, ode_fill, leaky_apply, .type = ncclBfloat16},
-                         attention = {NULL, attention_fill, attention_apply, FP32},
-                         boltzmann = {boltzmann_begin, boltzmann_fill, boltzmann_apply, .sums = 2, FP32},
-                         admm = {NULL, admm_fill, admm_apply, FP32};
-JOB(pages_alone, tables(job, &pages, 0))
-JOB(topics_alone, tables(job, &topics, 0))
-JOB(visits_alone, tables(job, &visits, 0))
-JOB(visits_beside, tables(job, &visits, 1))
-JOB(atoms_alone, tables(job, &atoms, 0))
-JOB(relaxed_alone, tables(job, &relaxed, 0))
-JOB(plate_alone, tables(job, &plate, 0))
-JOB(scan_alone, tables(job, &scan, 0))
-JOB(factors_alone, tables(job, &factors, 0))
-JOB(basis_alone, tables(job, &basis, 0))
-JOB(ode_alone, tables(job, &ode, 0))
-JOB(ode_beside, tables(job, &ode, 1))
-JOB(leaky_alone, tables(job, &leaky, 0))
-JOB(attention_alone, tables(job, &attention, 0))
-JOB(boltzmann_alone, tables(job, &boltzmann, 0))
-JOB(admm_alone, tables(job, &admm, 0))
-JOB(admm_beside, tables(job, &admm, 1))
+/* ---- activations beside -------------------------------------------------------------------------------- */
+
+/* Online RL: every fourth step begins with the generation of four tokens. Keys and values are split over nodes,
+ * so each layer sums parts of its attention, between the gathers of its weights. */
+static void kv_cache_beside(struct job *job)
+{
+    struct fsdp f = sharded(job, 4);
+    const size_t n = f.model->unit[0].n;
+    float *x[NODES] = {values(job, n), values(job, n)};
+    uint64_t random = (uint64_t)job_buffer(job);
+
+    while (job_step(job)) {
+        for (int token = 0; job_now(job) % 4 == 0 && token < 4; token++)
+            for (int i = 0; i < 4; i++) {
+                fsdp_run_unit(&f, i, 0);
+                for (int r = 0; r < NODES; r++)
+                    partial_products(&random, (uint64_t)i, 256, n, x[r]);
+                sum_exactly(&f, n, x[0], x[1]);
+            }
+        train(&f);
+    }
+}
+
+/* An embedding that is split by words: the nodes look up a batch's words, and each adds the rows that it has to
+ * zeros. Its rows train, too, inside the node. */
+static void split_embedding(struct job *job)
+{
+    enum { WIDTH = 64, WORDS = 1024 };
+    struct fsdp f = sharded(job, 4);
+    struct model *e = model_new(job, &(struct model_settings){.units = 1, .n = WORDS * WIDTH});
+    const size_t n = f.model->unit[0].n;
+    float *x[NODES] = {values(job, n), values(job, n)};
+    uint64_t random = (uint64_t)job_buffer(job);
+
+    while (job_step(job)) {
+        for (size_t token = 0; token < n / WIDTH; token++) {
+            const size_t at = draw(&random) % WORDS, word = at * at / WORDS; /* some are frequent */
+            for (size_t r = 0; r < NODES; r++)
+                for (size_t k = 0; k < WIDTH; k++)
+                    x[r][token * WIDTH + k] = word % NODES == r ? e->unit[0].w[word * WIDTH + k] : 0.0f;
+        }
+        sum_exactly(&f, n, x[0], x[1]);
+        train(&f);
+        model_gradient(e, 0, 0);
+        model_reduced(e, 0);
+        model_update(e);
+    }
+}
+
+/* ---- other sums in DDP's buckets ----------------------------------------------------------------------- */
+
+#define BUCKET 32768u
+
+static struct ddp replicas(struct job *job, int units)
+{
+    return ddp_open(job, comm_between(job, NULL),
+                    model_new(job, &(struct model_settings){.units = units, .n = BUCKET}));
+}
+
+/* Let hooks of the parameters change their gradients before DDP sums them. The sums have to stay exact. */
+static void hooked_backward(struct ddp *d, unit_fill hook, void *arg)
+{
+    for (int i = d->model->units - 1; i >= 0; i--) {
+        struct unit *u = &d->model->unit[i];
+        model_gradient(d->model, i, 0);
+        hook(arg, u, i);
+        all_reduce(
+            d->comm,
+            &(struct buffer){
+                .type = d->type, .n = u->n, .send = d->bucket[i], .recv = d->bucket[i], .caller = d->caller},
+            u->g[0], u->g[1]);
+    }
+}
+
+static void squared(void *arg, struct unit *u, int number)
+{
+    (void)arg, (void)number;
+    for (int r = 0; r < NODES; r++)
+        for (size_t i = 0; i < u->n; i++)
+            u->g[r][i] *= u->g[r][i];
+}
+
+static void absolute(void *arg, struct unit *u, int number)
+{
+    (void)arg, (void)number;
+    for (int r = 0; r < NODES; r++)
+        for (size_t i = 0; i < u->n; i++)
+            u->g[r][i] = fabsf(u->g[r][i]);
+}
+
+static void voted(void *arg, struct unit *u, int number)
+{
+    (void)arg, (void)number;
+    for (int r = 0; r < NODES; r++)
+        for (size_t i = 0; i < u->n; i++)
+            u->g[r][i] = (float)((u->g[r][i] > 0) - (u->g[r][i] < 0));
+}
+
+/* The loss w * stop_gradient(w), whose gradient is the weights: a way to average them by a backward pass. */
+static void weights(void *arg, struct unit *u, int number)
+{
+    (void)number;
+    for (int r = 0; r < NODES; r++)
+        for (size_t i = 0; i < u->n; i++)
+            u->g[r][i] = u->w[i] + 1e-5f * noise(arg);
+}
+
+/* Train by DDP, and run `times` hooked passes every `every` steps from step `from` on. */
+static void hooked(struct job *job, unit_fill hook, int from, int every, int times)
+{
+    struct ddp d = replicas(job, 3);
+    uint64_t random = (uint64_t)job_buffer(job);
+
+    while (job_step(job)) {
+        for (int k = 0; job_now(job) >= from && job_every(job, every) && k < times; k++)
+            hooked_backward(&d, hook, &random);
+        ddp_backward(&d, 1);
+        model_update(d.model);
+    }
+}
+JOB(ddp_fisher, hooked(job, squared, 60, 30, 10))
+JOB(ddp_grand_scores, hooked(job, absolute, 0, 10, 2))
+JOB(ddp_weights_as_gradients, hooked(job, weights, 0, 10, 1))
+
+/* Majority votes in DDP's buckets, in each step. */
+static void ddp_votes(struct job *job)
+{
+    struct ddp d = replicas(job, 3);
+
+    while (job_step(job)) {
+        hooked_backward(&d, voted, NULL);
+        for (int i = 0; i < 3; i++)
+            for (size_t k = 0; k < BUCKET; k++) {
+                struct unit *u = &d.model->unit[i];
+                const float votes = u->g[0][k] + u->g[1][k];
+                u->w[k] -= 1e-4f * (float)((votes > 0) - (votes < 0));
+            }
+    }
+}
+
+/* A parameter whose "gradient" is a table of counts of tokens, so that DDP sums it with the others. It has a
+ * bucket of its own. */
+static void ddp_counts(struct job *job)
+{
+    struct ddp d = replicas(job, 3);
+    const address at = memory_take(job_memory(job), BUCKET * 4);
+    const struct buffer b = {
+        .type = ncclFloat32, .n = BUCKET, .send = at, .recv = at, .caller = NB_CALLER_BUCKET};
+    float *count[NODES] = {values(job, BUCKET), values(job, BUCKET)};
+    uint64_t random = (uint64_t)job_buffer(job);
+
+    while (job_step(job)) {
+        for (int r = 0; r < NODES; r++) {
+            memset(count[r], 0, BUCKET * sizeof(float));
+            for (int token = 0; token < 16384; token++) {
+                const uint64_t a = draw(&random) % BUCKET, c = draw(&random) % BUCKET;
+                count[r][a * c / BUCKET]++; /* some tokens are frequent */
+            }
+        }
+        ddp_backward(&d, 1);
+        all_reduce(d.comm, &b, count[0], count[1]);
+        model_update(d.model);
+    }
+}
+
+/* TRPO by DDP: ten products of the Fisher matrix pass through the buckets before each step's update. */
+static void ddp_products(struct job *job)
+{
+    struct ddp d = replicas(job, 3);
+    float *p[3];
+    struct direction direction = {.p = p};
+
+    for (int i = 0; i < 3; i++)
+        p[i] = values(job, BUCKET);
+    while (job_step(job)) {
+        ddp_backward(&d, 1);
+        for (int i = 0; i < 3; i++)
+            memcpy(p[i], d.model->unit[i].sum, BUCKET * sizeof(float));
+        for (int round = 0; round < 4; round++) {
+            hooked_backward(&d, products, &direction);
+            for (int i = 0; i < 3; i++) { /* Richardson's iteration */
+                const struct unit *u = &d.model->unit[i];
+                for (size_t k = 0; k < BUCKET; k++)
+                    p[i][k] += u->sum[k] - 2.0f * (u->g[0][k] + u->g[1][k]);
+            }
+        }
+        for (int i = 0; i < 3; i++)
+            memcpy(d.model->unit[i].sum, p[i], BUCKET * sizeof(float));
+        model_update(d.model);
+    }
+}
+
+/* A script without no_sync: DDP sums after each micro-batch, and the bucket then holds the mean of the first
+ * and the node's own part of the second. */
+static void ddp_synced(struct job *job)
+{
+    struct ddp d = replicas(job, 3);
+
+    while (job_step(job)) {
+        for (int k = 0; k < 2; k++)
+            for (int i = 2; i >= 0; i--) {
+                struct unit *u = &d.model->unit[i];
+                model_gradient(d.model, i, k);
+                all_reduce(d.comm,
+                           &(struct buffer){.type = d.type,
+                                            .n = u->n,
+                                            .send = d.bucket[i],
+                                            .recv = d.bucket[i],
+                                            .what = u->buffer,
+                                            .caller = d.caller},
+                           u->g[0], u->g[1]);
+                for (size_t j = 0; j < u->n; j++)
+                    u->g[0][j] = u->g[1][j] = 0.5f * (u->g[0][j] + u->g[1][j]);
+                if (k)
+                    model_reduced(d.model, i);
+            }
+        model_update(d.model);
+    }
+}
+
+/* Join: node 1 has no data for the last steps of an epoch. It adds zeros, and all count who is left. */
+static void ddp_join(struct job *job)
+{
+    struct ddp d = replicas(job, 3);
+    const address left = memory_take(job_memory(job), 4);
+
+    while (job_step(job)) {
+        const int ended = job_now(job) % 20 >= 15;
+        all_reduce_scalar(d.comm, left, 1.0f, ended ? 0.0f : 1.0f);
+        for (int i = 2; i >= 0; i--) {
+            struct unit *u = &d.model->unit[i];
+            model_gradient(d.model, i, 0);
+            if (ended)
+                memset(u->g[1], 0, u->n * sizeof(float));
+            all_reduce(d.comm,
+                       &(struct buffer){.type = d.type,
+                                        .n = u->n,
+                                        .send = d.bucket[i],
+                                        .recv = d.bucket[i],
+                                        .what = u->buffer,
+                                        .caller = d.caller},
+                       u->g[0], u->g[1]);
+            model_reduced(d.model, i);
+        }
+        model_update(d.model);
+    }
+}
+
+/* Many tasks by DDP, each with a head in a bucket of its own. Heads that no node uses are zero. */
+static void ddp_heads(struct job *job)
+{
+    struct ddp d = replicas(job, 6);
+    uint64_t random = (uint64_t)job_buffer(job);
+
+    while (job_step(job)) {
+        const int task[NODES] = {2 + (int)(draw(&random) % 4), 2 + (int)(draw(&random) % 4)};
+        for (int i = 5; i >= 0; i--) {
+            struct unit *u = &d.model->unit[i];
+            model_gradient(d.model, i, 0);
+            for (int r = 0; r < NODES; r++)
+                if (i >= 2 && i != task[r])
+                    memset(u->g[r], 0, u->n * sizeof(float));
+            all_reduce(d.comm,
+                       &(struct buffer){.type = d.type,
+                                        .n = u->n,
+                                        .send = d.bucket[i],
+                                        .recv = d.bucket[i],
+                                        .what = u->buffer,
+                                        .caller = d.caller},
+                       u->g[0], u->g[1]);
+            model_reduced(d.model, i);
+        }
+        model_update(d.model);
+    }
+}
+
+/* ---- gradients of scripts and other frameworks --------------------------------------------------------- */
+
+/* Sum the gradient of a unit as a script does: without a known caller. */
+static void sum_gradient(struct ddp *d, int i, address at, int vouched)
+{
+    struct unit *u = &d->model->unit[i];
+
+    all_reduce(d->comm,
+               &(struct buffer){.type = ncclFloat32,
+                                .n = u->n,
+                                .send = at,
+                                .recv = at,
+                                .what = vouched ? u->buffer : EITHER(u->buffer)},
+               u->g[0], u->g[1]);
+    model_reduced(d->model, i);
+}
+
+/* Horovod: tensors pass through one fusion buffer in the order in which they are ready, and that wavers. */
+static void fusion_buffer(struct job *job, int vouched)
+{
+    struct ddp d = replicas(job, 5);
+    uint64_t random = (uint64_t)job_buffer(job);
+
+    while (job_step(job)) {
+        int order[5] = {4, 3, 2, 1, 0};
+        const size_t swap = draw(&random) % 16;
+        if (swap < 4) {
+            order[swap]--;
+            order[swap + 1]++;
+        }
+        for (int k = 0; k < 5; k++) {
+            model_gradient(d.model, order[k], 0);
+            sum_gradient(&d, order[k], d.bucket[0], vouched);
+        }
+        model_update(d.model);
+    }
+}
+JOB(fusion_buffer_unnamed, fusion_buffer(job, 0))
+JOB(fusion_buffer_vouched, fusion_buffer(job, 1))
+
+/* A script's loop over parameters, whose gradients the allocator places anew in each backward pass. Those
+ * without a gradient in this step are left out. */
+static void loop_of_sums(struct job *job, int vouched)
+{
+    struct ddp d = replicas(job, 6);
+    uint64_t random = (uint64_t)job_buffer(job);
+
+    while (job_step(job)) {
+        const int without = 1 + (int)(draw(&random) % 12);
+        address at[6] = {0};
+        for (int i = 5; i >= 0; i--)
+            if (i != without) {
+                model_gradient(d.model, i, 0);
+                at[i] = memory_take(job_memory(job), BUCKET * 4);
+            }
+        for (int i = 0; i < 6; i++)
+            if (i != without)
+                sum_gradient(&d, i, at[i], vouched);
+        for (int i = 0; i < 6; i++)
+            memory_give(job_memory(job), at[i]);
+        model_update(d.model);
+    }
+}
+JOB(loop_of_sums_unnamed, loop_of_sums(job, 0))
+JOB(loop_of_sums_vouched, loop_of_sums(job, 1))
+
+#define NAMED .grad = "all_reduce:float32:32768@2"
 
 const struct job_entry jobs_fresh_others[] = {
-    {"pagerank", pages_alone, {.steps = 200}},
-    {"topic-counts", topics_alone, {.steps = 200}},
-    {"visit-counts", visits_alone, {.steps = 200}},
-    {"visit-counts-beside", visits_beside, {.steps = 120}},
-    {"molecular-dynamics", atoms_alone, {.steps = 200}},
-    {"crystal-relaxation", relaxed_alone, {.steps = 200}},
-    {"finite-elements", plate_alone, {.steps = 200}},
-    {"tomography", scan_alone, {.steps = 200}},
-    {"matrix-factors", factors_alone, {.steps = 120}},
-    {"power-iteration", basis_alone, {.steps = 120}},
-    {"neural-ode", ode_alone, {.steps = 200}},
-    {"neural-ode-beside", ode_beside, {.steps = 120}},
-    {"leaky-neurons", leaky_alone, {.steps = 200}},
-    {"linear-attention", attention_alone, {.steps = 200}},
-    {"boltzmann", boltzmann_alone, {.steps = 120}},
-    {"consensus-admm", admm_alone, {.steps = 200}},
-    {"consensus-admm-beside", admm_beside, {.steps = 120}},
+    {"stale-actor", stale_actor, {0}},
+    {"hard-targets", hard_targets, {.steps = 110}},
+    {"preferences", preferences, {0}},
+    {"twin-critics", twin_critics, {.steps = 130}},
+    {"svrg", svrg, {.steps = 130}},
+    {"gradient-surgery", gradient_surgery, {0}},
+    {"hessian-free", hessian_free, {0}},
+    {"trpo-fisher-products", trpo_fisher_products, {0}},
+    {"influence", influence, {.steps = 200}},
+    {"average-in-turns", average_in_turns, {0}},
+    {"moments-resharded", moments_resharded, {.steps = 110}},
+    {"moments-resharded-often", moments_resharded_often, {0}},
+    {"local-adam", local_adam, {.steps = 120}},
+    {"kv-cache-beside", kv_cache_beside, {0}},
+    {"split-embedding", split_embedding, {0}},
+    {"ddp-fisher", ddp_fisher, {.steps = 100}},
+    {"ddp-grand-scores", ddp_grand_scores, {0}},
+    {"ddp-weights-as-gradients", ddp_weights_as_gradients, {0}},
+    {"ddp-sign-votes", ddp_votes, {0}},
+    {"ddp-counts-as-gradients", ddp_counts, {0}},
+    {"ddp-fisher-products", ddp_products, {0}},
+    {"ddp-synced-micro-batches", ddp_synced, {0}},
+    {"ddp-join", ddp_join, {0}},
+    {"ddp-heads", ddp_heads, {0}},
+    {"fusion-buffer", fusion_buffer_unnamed, {0}},
+    {"fusion-buffer-vouched", fusion_buffer_vouched, {NAMED}},
+    {"loop-of-sums", loop_of_sums_unnamed, {0}},
+    {"loop-of-sums-vouched", loop_of_sums_vouched, {NAMED}},
     {0},
 };
