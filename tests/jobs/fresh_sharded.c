@@ -746,6 +746,19 @@ static void nan_batches(struct job *job)
     }
 }
 
+/* Return the loss of a batch of all data, without noise. */
+static float whole_loss(const struct model *m)
+{
+    double loss = 0;
+
+    for (int i = 0; i < m->units; i++)
+        for (size_t k = 0; k < m->unit[i].n; k++) {
+            const float by = m->unit[i].w[k] - m->unit[i].target[k];
+            loss += 0.5 * m->unit[i].curve[k / ROW] * by * by;
+        }
+    return (float)loss;
+}
+
 /* Armijo: try smaller and smaller steps along one gradient. Each trial gathers the moved weights. */
 static void line_search(struct job *job)
 {
@@ -757,17 +770,18 @@ static void line_search(struct job *job)
     for (int i = 0; i < 4; i++)
         before[i] = values(job, m->unit[i].n);
     while (job_step(job)) {
-        float start = model_loss(m, 0), rate = 2.0f, now = INFINITY;
+        const float start = whole_loss(m);
+        float rate = 4.0f, now = INFINITY;
         passes(&f);
         for (int i = 0; i < 4; i++)
             memcpy(before[i], m->unit[i].w, m->unit[i].n * sizeof(float));
-        for (int trial = 0; trial < 4 && now > start - 0.01f; trial++, rate *= 0.4f) {
+        for (int trial = 0; trial < 4 && now > 0.999f * start; trial++, rate *= 0.4f) {
             for (int i = 0; i < 4; i++)
                 for (size_t k = 0; k < m->unit[i].n; k++)
                     m->unit[i].w[k] = before[i][k] - rate * m->unit[i].sum[k];
             forward_only(&f);
-            now = model_loss(m, 0);
-            all_reduce_scalar(f.comm, loss, now, model_loss(m, 1));
+            now = whole_loss(m);
+            all_reduce_scalar(f.comm, loss, 0.5f * now, 0.5f * now);
         }
         for (int i = 0; i < 4; i++)
             clear(&m->unit[i]);
