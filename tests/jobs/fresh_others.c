@@ -183,8 +183,8 @@ static void svrg(struct job *job)
     }
 }
 
-/* PCGrad: the gradients of two tasks are summed by themselves, and parts that are opposed are taken out before
- * their sum moves the weights. */
+/* PCGrad: the gradients of two tasks are summed by themselves, and parts that are opposed are taken out
+ * before their sum moves the weights. */
 static void gradient_surgery(struct job *job)
 {
     struct fsdp f = sharded(job, 4);
@@ -435,8 +435,8 @@ static void local_adam(struct job *job)
 
 /* ---- activations beside -------------------------------------------------------------------------------- */
 
-/* Online RL: every fourth step begins with the generation of four tokens. Keys and values are split over nodes,
- * so each layer sums parts of its attention, between the gathers of its weights. */
+/* Online RL: every fourth step begins with the generation of four tokens. Keys and values are split over
+ * nodes, so each layer sums parts of its attention, between the gathers of its weights. */
 static void kv_cache_beside(struct job *job)
 {
     struct fsdp f = sharded(job, 4);
@@ -456,8 +456,8 @@ static void kv_cache_beside(struct job *job)
     }
 }
 
-/* An embedding that is split by words: the nodes look up a batch's words, and each adds the rows that it has to
- * zeros. Its rows train, too, inside the node. */
+/* An embedding that is split by words: the nodes look up a batch's words, and each adds the rows that it has
+ * to zeros. Its rows train, too, inside the node. */
 static void split_embedding(struct job *job)
 {
     enum { WIDTH = 64, WORDS = 1024 };
@@ -479,6 +479,105 @@ static void split_embedding(struct job *job)
         model_gradient(e, 0, 0);
         model_reduced(e, 0);
         model_update(e);
+    }
+}
+
+/* ---- shards and buckets that change -------------------------------------------------------------------- */
+
+/* An elastic job: the communicator is made anew, and FSDP's memory with it. */
+static void remade_shards(struct job *job)
+{
+    struct fsdp f = sharded(job, 4);
+
+    while (job_step(job)) {
+        if (job_now(job) == 80) {
+            comm_close(f.comm);
+            f = fsdp_open(job, comm_between(job, NULL), f.model, 2);
+        }
+        train(&f);
+    }
+}
+
+/* ZeRO-3 whose buckets of two layers begin at one layer or the next, as unused parameters shift them. */
+static void shifted_buckets(struct job *job)
+{
+    enum { UNITS = 6 };
+    struct comm *world = comm_between(job, NULL);
+    struct model *m = model_new(job, &(struct model_settings){.units = UNITS});
+    struct memory *memory = job_memory(job);
+    uint64_t random = (uint64_t)job_buffer(job);
+    truth name[UNITS][2];
+
+    for (int i = 0; i < UNITS; i++)
+        for (int k = 0; k < 2; k++)
+            name[i][k] = job_buffer(job);
+    while (job_step(job)) {
+        int end = UNITS, short_one = draw(&random) % 3 == 0;
+        zero3_gather(world, m, 1, 0);
+        zero3_gather(world, m, 1, 1);
+        for (; end > 0; short_one = 0) {
+            const int from = end - 1 - (!short_one && end > 1);
+            const size_t n = model_size(m, from, end);
+            const address in = memory_take(memory, n * 2), out = memory_take(memory, n * 2 / NODES);
+            const struct buffer b = {
+                .type = ncclBfloat16, .n = n, .send = in, .recv = out, .what = name[from][end - from - 1]};
+            for (int i = end - 1; i >= from; i--)
+                model_gradient(m, i, 0);
+            reduce_scatter(world, &b, model_vector(m, from, end, OF_NODE_0, 1),
+                           model_vector(m, from, end, OF_NODE_1, 1));
+            for (int i = from; i < end; i++)
+                model_reduced(m, i);
+            memory_give(memory, in);
+            memory_give(memory, out);
+            end = from;
+        }
+        model_update(m);
+    }
+}
+
+/* Megatron's reused buffers: the updated parameters are gathered where the gradients were. */
+static void reused_buffers(struct job *job)
+{
+    struct model *m = model_new(job, &(struct model_settings){.units = 5});
+    struct distopt d = distopt_open(job, comm_between(job, NULL), m);
+
+    memcpy(d.param, d.grad, sizeof(d.param));
+    while (job_step(job)) {
+        distopt_gather(&d);
+        for (int i = 0; i < m->units; i++)
+            model_gradient(m, i, 0);
+        distopt_reduce(&d);
+        model_update(m);
+    }
+}
+
+/* Put the average of the weights into the shards for three batches of an evaluation, in every tenth step. */
+static void averages_evaluated(struct job *job)
+{
+    struct fsdp f = sharded(job, 4);
+    float *average[4], *held = values(job, f.model->unit[0].n);
+
+    for (int i = 0; i < 4; i++) {
+        average[i] = values(job, f.model->unit[i].n);
+        memcpy(average[i], f.model->unit[i].w, f.model->unit[i].n * sizeof(float));
+    }
+    while (job_step(job)) {
+        train(&f);
+        for (int i = 0; i < 4; i++)
+            for (size_t k = 0; k < f.model->unit[i].n; k++)
+                average[i][k] += 0.05f * (f.model->unit[i].w[k] - average[i][k]);
+        if (!job_every(job, 10))
+            continue;
+        for (int back = 0; back < 2; back++) {
+            for (int i = 0; i < 4; i++) {
+                const size_t bytes = f.model->unit[i].n * sizeof(float);
+                memcpy(held, f.model->unit[i].w, bytes);
+                memcpy(f.model->unit[i].w, average[i], bytes);
+                memcpy(average[i], held, bytes);
+            }
+            for (int batch = 0; !back && batch < 3; batch++)
+                forward_only(&f);
+        }
     }
 }
 
@@ -793,6 +892,10 @@ const struct job_entry jobs_fresh_others[] = {
     {"local-adam", local_adam, {.steps = 120}},
     {"kv-cache-beside", kv_cache_beside, {0}},
     {"split-embedding", split_embedding, {0}},
+    {"remade-shards", remade_shards, {.steps = 160}},
+    {"shifted-buckets", shifted_buckets, {.steps = 120}},
+    {"reused-buffers", reused_buffers, {0}},
+    {"averages-evaluated", averages_evaluated, {0}},
     {"ddp-fisher", ddp_fisher, {.steps = 100}},
     {"ddp-grand-scores", ddp_grand_scores, {0}},
     {"ddp-weights-as-gradients", ddp_weights_as_gradients, {0}},

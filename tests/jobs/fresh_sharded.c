@@ -261,6 +261,30 @@ static void saliency(void *random, struct unit *u, int number)
             u->g[r][i] *= -u->w[i];
 }
 
+/* Votes for the largest of four gradients of each run, for a sparse training's next mask. */
+static void largest_of_four(void *random, struct unit *u, int number)
+{
+    gradient(random, u, number);
+    for (int r = 0; r < NODES; r++)
+        for (size_t run = 0; run < u->n; run += 4) {
+            size_t most = run;
+            for (size_t i = run; i < run + 4; i++)
+                most = fabsf(u->g[r][i]) > fabsf(u->g[r][most]) ? i : most;
+            for (size_t i = run; i < run + 4; i++)
+                u->g[r][i] = i == most;
+        }
+}
+
+/* Wanda's scores: magnitudes of weights times norms of their inputs. */
+static void input_norms(void *random, struct unit *u, int number)
+{
+    for (int r = 0; r < NODES; r++)
+        for (size_t i = 0; i < u->n; i++) {
+            uint64_t input = (uint64_t)number * 1000 + i % ROW;
+            u->g[r][i] = fabsf(u->w[i]) * (1.0f + fabsf(noise(&input)) + 0.05f * noise(random));
+        }
+}
+
 /* Signs of gradients, to be summed as votes. */
 static void signs(void *random, struct unit *u, int number)
 {
@@ -324,6 +348,9 @@ static void scored(struct job *job, unit_fill fill, int every, int batches)
 JOB(grand_scores, scored(job, magnitudes, 10, 4))
 JOB(grand_scores_seldom, scored(job, magnitudes, 40, 1))
 JOB(snip_saliency, scored(job, saliency, 10, 2))
+JOB(fisher_online, scored(job, squares, 20, 1))
+JOB(mask_votes, scored(job, largest_of_four, 10, 1))
+JOB(wanda_scores, scored(job, input_norms, 20, 2))
 
 /* signSGD with majority vote: the sum of the signs decides, and a tie moves nothing. */
 static void sign_votes(struct job *job)
@@ -803,6 +830,9 @@ const struct job_entry jobs_fresh_sharded[] = {
     {"grand-scores", grand_scores, {0}},
     {"grand-scores-seldom", grand_scores_seldom, {.steps = 130}},
     {"snip-saliency", snip_saliency, {0}},
+    {"fisher-online", fisher_online, {.steps = 110}},
+    {"mask-votes", mask_votes, {0}},
+    {"wanda-scores", wanda_scores, {0}},
     {"sign-votes", sign_votes, {0}},
     {"dp-sgd", dp_sgd, {0}},
     {"schedule-free", opt_schedule_free, {0}},

@@ -159,8 +159,8 @@ static void visits_fill(struct table *t, int s)
         }
 }
 
-/* Molecular dynamics: atoms of a crystal. Each node computes the forces of half the bonds, and their sums move
- * the atoms. */
+/* Molecular dynamics: atoms of a crystal. Each node computes the forces of half the bonds, and their sums
+ * move the atoms. */
 #define ATOMS (TABLE / 3)
 static void atoms_begin(struct table *t)
 {
@@ -206,8 +206,8 @@ static void atoms_relax(struct table *t)
         atoms_begin(t);
 }
 
-/* Finite elements: heat between the cells of a plate with conductivities of their own, and a moving flame. Each
- * node assembles half the elements. */
+/* Finite elements: heat between the cells of a plate with conductivities of their own, and a moving flame.
+ * Each node assembles half the elements. */
 static void plate_fill(struct table *t, int s)
 {
     enum { WIDTH = 128, HEIGHT = 192 };
@@ -517,6 +517,109 @@ static void admm_apply(struct table *t)
     }
 }
 
+/* A membrane's waves, by finite elements of the same kind, each half of them on a node. Pushes come now and
+ * then. extra: velocities. */
+static void waves_fill(struct table *t, int s)
+{
+    enum { WIDTH = 128 };
+    for (size_t i = 0; i < TABLE; i++)
+        for (size_t down = 0; down < 2; down++) {
+            const size_t j = down ? i + WIDTH : i + 1;
+            if (down ? j >= TABLE : j % WIDTH == 0)
+                continue;
+            t->part[s][i / (TABLE / NODES)][i] += 0.2f * (t->x[j] - t->x[i]);
+            t->part[s][i / (TABLE / NODES)][j] -= 0.2f * (t->x[j] - t->x[i]);
+        }
+}
+
+static void waves_apply(struct table *t)
+{
+    for (size_t i = 0; i < TABLE; i++) {
+        t->extra[0][i] = 0.995f * t->extra[0][i] + sum_of(t, 0, i);
+        t->x[i] += t->extra[0][i];
+    }
+    for (int push = 0; t->step % 10 == 0 && push < 40; push++)
+        t->extra[0][draw(&t->random) % TABLE] += noise(&t->random);
+}
+
+/* Oscillators of a power grid (Kuramoto): each turns at its own rate, and neighbors pull it. */
+static void oscillators_fill(struct table *t, int s)
+{
+    enum { LINES = 4 };
+    for (size_t i = 0; i < TABLE; i++)
+        for (size_t k = 0; k < LINES; k++) {
+            const size_t j = hash(t->seed, i * LINES + k) % TABLE;
+            const float pull = 0.3f * sinf(t->x[j] - t->x[i]);
+            t->part[s][k % NODES][i] += pull;
+            t->part[s][k % NODES][j] -= pull;
+        }
+}
+
+static void oscillators_apply(struct table *t)
+{
+    for (size_t i = 0; i < TABLE; i++) {
+        uint64_t own = t->seed + i;
+        t->x[i] += 0.1f * (sum_of(t, 0, i) + 0.5f * noise(&own) + 0.2f * noise(&t->random));
+    }
+}
+
+/* Dynamic programming: values of states follow Bellman's residuals. Each node knows half of the transitions,
+ * and some change from step to step. */
+static void bellman_fill(struct table *t, int s)
+{
+    enum { NEXT = 4 };
+    for (size_t i = 0; i < TABLE; i++) {
+        uint64_t reward = t->seed + i;
+        t->part[s][0][i] += noise(&reward) + 0.3f * noise(&t->random) - t->x[i];
+        for (size_t k = 0; k < NEXT; k++) {
+            const uint64_t way = hash(t->seed, i * NEXT + k);
+            t->part[s][k % NODES][i] +=
+                0.9f * t->x[hash(way, (way % 100 + (uint64_t)t->step) / 100) % TABLE] / NEXT;
+        }
+    }
+}
+
+static void bellman_apply(struct table *t)
+{
+    for (size_t i = 0; i < TABLE; i++)
+        t->x[i] += 0.2f * sum_of(t, 0, i);
+}
+
+/* Annealed Langevin sampling: pictures follow a score that is tensor parallel, under less and less noise.
+ * A new picture comes after 50 steps. extra: the picture. */
+static void score_begin(struct table *t)
+{
+    for (size_t i = 0; i < TABLE; i++) {
+        t->x[i] = noise(&t->random);
+        t->extra[0][i] = noise(&t->random);
+    }
+}
+
+static float score_scale(const struct table *t)
+{
+    return powf(0.03f, (float)(t->step % 50 / 5) / 9.0f);
+}
+
+static void score_fill(struct table *t, int s)
+{
+    const float scale = score_scale(t);
+    for (size_t i = 0; i < TABLE; i++) {
+        const float score = (t->extra[0][i] - t->x[i]) / (scale * scale) + 0.2f * noise(&t->random) / scale,
+                    own = 0.3f * noise(&t->random) / scale;
+        t->part[s][0][i] = 0.5f * score + own;
+        t->part[s][1][i] = 0.5f * score - own;
+    }
+}
+
+static void score_apply(struct table *t)
+{
+    const float rate = 0.1f * score_scale(t) * score_scale(t);
+    for (size_t i = 0; i < TABLE; i++)
+        t->x[i] += rate * sum_of(t, 0, i) + sqrtf(2.0f * rate) * noise(&t->random);
+    if (t->step % 50 == 49)
+        score_begin(t);
+}
+
 #define FP32 .type = ncclFloat32
 static const struct kind pages = {pages_begin, pages_fill, pages_apply, FP32},
                          topics = {topics_begin, topics_fill, add_sum, FP32},
@@ -531,7 +634,11 @@ static const struct kind pages = {pages_begin, pages_fill, pages_apply, FP32},
                          leaky = {ode_begin, ode_fill, leaky_apply, .type = ncclBfloat16},
                          attention = {NULL, attention_fill, attention_apply, FP32},
                          boltzmann = {boltzmann_begin, boltzmann_fill, boltzmann_apply, .sums = 2, FP32},
-                         admm = {NULL, admm_fill, admm_apply, FP32};
+                         admm = {NULL, admm_fill, admm_apply, FP32},
+                         waves = {NULL, waves_fill, waves_apply, FP32},
+                         oscillators = {NULL, oscillators_fill, oscillators_apply, FP32},
+                         bellman = {NULL, bellman_fill, bellman_apply, FP32},
+                         score = {score_begin, score_fill, score_apply, .type = ncclBfloat16};
 JOB(pages_alone, tables(job, &pages, 0))
 JOB(topics_alone, tables(job, &topics, 0))
 JOB(visits_alone, tables(job, &visits, 0))
@@ -549,6 +656,11 @@ JOB(attention_alone, tables(job, &attention, 0))
 JOB(boltzmann_alone, tables(job, &boltzmann, 0))
 JOB(admm_alone, tables(job, &admm, 0))
 JOB(admm_beside, tables(job, &admm, 1))
+JOB(waves_alone, tables(job, &waves, 0))
+JOB(oscillators_alone, tables(job, &oscillators, 0))
+JOB(bellman_alone, tables(job, &bellman, 0))
+JOB(score_alone, tables(job, &score, 0))
+JOB(atoms_beside, tables(job, &atoms, 1))
 
 const struct job_entry jobs_fresh_tables[] = {
     {"pagerank", pages_alone, {.steps = 200}},
@@ -568,5 +680,10 @@ const struct job_entry jobs_fresh_tables[] = {
     {"boltzmann", boltzmann_alone, {.steps = 120}},
     {"consensus-admm", admm_alone, {.steps = 200}},
     {"consensus-admm-beside", admm_beside, {.steps = 120}},
+    {"waves", waves_alone, {.steps = 200}},
+    {"oscillators", oscillators_alone, {.steps = 200}},
+    {"value-iteration", bellman_alone, {.steps = 200}},
+    {"annealed-langevin", score_alone, {.steps = 200}},
+    {"molecular-dynamics-beside", atoms_beside, {.steps = 120}},
     {0},
 };
