@@ -193,7 +193,7 @@ static void svrg(struct job *job, int every, int version, int own_comm)
     }
 }
 JOB(svrg_vouched, svrg(job, 20, 2, 0))
-JOB(svrg_long, svrg(job, 100, 1, 0))
+JOB(svrg_fsdp1, svrg(job, 100, 1, 0))
 JOB(svrg_own_comm, svrg(job, 20, 2, 1))
 
 /* ---- second passes that sum something else ------------------------------------------------------------- */
@@ -648,7 +648,7 @@ const struct job_entry jobs_passes[] = {
     {"sam-named", sam_named, {.fed = 95}},
     {"sam-vouched", sam, {.fed = 95, .grad = "reduce_scatter:float32:24576@2"}},
     {"maml", maml, {0}},
-    {"svrg", svrg_long, {.steps = 130}},
+    {"svrg-fsdp1", svrg_fsdp1, {.steps = 130}},
     {"svrg-vouched", svrg_vouched, {.steps = 130, .grad = "reduce_scatter:float32:24576@2"}},
     {"svrg-own-comm-vouched", svrg_own_comm, {.fed = 95, .grad = "reduce_scatter:float32:24576@2"}},
     {"adahessian", adahessian, {0}},

@@ -483,7 +483,7 @@ START_TEST(test_caller)
         for (unsigned k = 0; k < sizeof(callers) / sizeof(callers[0]); k++) {
             struct nb_class_decision d;
             for (unsigned i = 0; i < SAMPLES; i++)
-                samples[i] = callers[k] == NB_CALLER_BUCKET ? (float)i : rnd_normal(&seed);
+                samples[i] = callers[k] == NB_CALLER_BUCKET ? (float)i - 99.5f : rnd_normal(&seed);
             op.send = 0x1000 * (k + 1);
             op.caller = callers[k];
             d = nb_classify_reduce(c, &op, samples, SAMPLES);
@@ -500,6 +500,13 @@ START_TEST(test_caller)
         }
     for (unsigned reason = 0; reason < NB_WHY_COUNT; reason++)
         ck_assert_uint_le(told[reason], 3);
+    op.caller = NB_CALLER_BUCKET;
+    for (int row = 0; row <= 3; row++) { /* a pass that sums something else by the reducer */
+        op.type = vetoed[row].type;
+        make_vetoed(row, &seed, samples);
+        ck_assert_int_eq(nb_classify_reduce(c, &op, samples, SAMPLES).reason,
+                         row ? vetoed[row].reason : NB_WHY_BUCKET);
+    }
     ck_assert_uint_ge(told[NB_WHY_BUCKET], 1);
     ck_assert_uint_ge(told[NB_WHY_NO_EVIDENCE], 1);
     nb_classify_destroy(c);

@@ -340,10 +340,10 @@ static void settle(struct nb_classify *c, const struct nb_class_comm *m, struct 
     } else if (s->said) {
         s->kind = s->said == NB_CALLER_SAYS_GRADIENT ? NB_CLASS_GRADIENT : NB_CLASS_OTHER;
         s->reason = s->said == NB_CALLER_SAYS_GRADIENT ? NB_WHY_SAID_YES : NB_WHY_SAID_NO;
-    } else if (s->bucket) { /* certain, so that its content has no veto */
+    } else if (s->bucket && against == NB_WHY_YOUNG) {
         s->kind = NB_CLASS_GRADIENT;
         s->reason = NB_WHY_BUCKET;
-    } else if (s->sampled < NB_CLASSIFY_CALLS) {
+    } else if (!s->bucket && s->sampled < NB_CLASSIFY_CALLS) {
         s->kind = NB_CLASS_UNKNOWN;
         s->reason = NB_WHY_YOUNG;
     } else if (against != NB_WHY_YOUNG) {
@@ -381,9 +381,10 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
     look = nb_book_find(&s->book, samples, n);
     if (samples && !nb_policy_dtype(op->type, &dtype)) {
         call = nb_content_of(dtype, samples, n);
-        nb_content_add(&s->content, &call);
+        if (!s->bucket) /* only a bucket's own samples have a veto */
+            nb_content_add(&s->content, &call);
     }
-    if (look.varies) {
+    if (look.varies && !s->bucket) {
         s->sampled++;
         if (look.found && s->sampled >= STEADY_FROM)
             s->last_steady = s->sampled;
