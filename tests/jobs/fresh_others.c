@@ -237,7 +237,8 @@ static void products(void *arg, struct unit *u, int number)
 
     for (int r = 0; r < NODES; r++)
         for (size_t i = 0; i < u->n; i++) {
-            const float own = 1.0f + 0.2f * sinf((float)(7 * i + (size_t)r)) + d->jitter * noise(&d->random);
+            const float own =
+                0.8f + 0.04f * (float)((7 * i + (size_t)r) % 11) + d->jitter * noise(&d->random);
             u->g[r][i] = 0.2f * u->curve[i / ROW] * own * (p[i] + 0.3f * p[i ^ 1]) + 1e-4f * p[i];
         }
 }
