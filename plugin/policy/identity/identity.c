@@ -514,6 +514,8 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
     }
     if (call->c.func == NB_FUNC_REDUCE_SCATTER)
         expected = nb_weight_blocks_expect(&id->weight_blocks, s->entry.a, s->count, &alike);
+    if (expected)
+        expected->summed = 1;
     address = nb_key_settled(s, v, k, call->c.recv, in_place(&call->c) ? NULL : expected);
     if (address < 0)
         forget_key(id, s, k);

@@ -111,10 +111,11 @@ void nb_weight_blocks_version(struct nb_weight_block *w, const float *samples, u
         differ += samples[i] != w->version[0][i];
     if (!differ)
         return;
-    back = differ >= BACK_LEAST && memcmp(samples, w->version[1], bytes) == 0;
+    back = w->summed && differ >= BACK_LEAST && memcmp(samples, w->version[1], bytes) == 0;
     w->back += BACK_RATE * ((float)back - w->back);
     memcpy(w->version[1], w->version[0], bytes);
     memcpy(w->version[0], samples, bytes);
+    w->summed = 0;
 }
 
 int nb_weight_blocks_is_two(const struct nb_weight_block *w)
