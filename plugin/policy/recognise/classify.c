@@ -156,8 +156,9 @@ static uint64_t steps_of(struct nb_classify *c, const struct nb_class_comm *m, c
                    over = s->passes ? s->passes - 1 : 0; /* the current pass is not over */
     const uint64_t known = nb_max64(m->alike_rounds, over);
 
-    /* Small gathers are not visible, and of quantized weights few changes are recognised. */
-    if (is_vouched(s) && s->func == NB_FUNC_REDUCE_SCATTER && !is_followed(c, op))
+    /* Small gathers are not visible, and of quantized weights few changes are recognised. Identity compares
+     * whole blocks. */
+    if (s->func == NB_FUNC_REDUCE_SCATTER && (is_vouched(s) || is_followed(c, op)))
         return changes || known || s->passes ? nb_max64(changes, known) : s->calls / LONE_PER_STEP;
     if (changes >= 2)
         return m->weight_steps >= 2 ? m->weight_steps : of_process;
