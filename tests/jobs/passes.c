@@ -127,8 +127,7 @@ JOB(sam, two_gradients(job, 0.05f, 1, NULL))
 JOB(sam_named, two_gradients(job, 0.05f, 1, "mesh nibble:gradients"))
 JOB(maml, two_gradients(job, -0.5f, 0, NULL))
 
-/* Make the gradient of the batch that the other model's gradient is of. The weights differ, and so does a part
- * of the noise. */
+/* Make the gradient of the other model's batch. The weights differ, and so does a part of the noise. */
 struct same_batch {
     const struct model *other;
     uint64_t random;
@@ -148,9 +147,9 @@ static void of_same_batch(void *arg, struct unit *u, int number)
         }
 }
 
-/* SVRG (Johnson and Zhang, 2013): every `every` steps, keep the weights as a snapshot, and compute its gradient
- * over all batches. Each step computes a batch's gradient at the weights and at the snapshot, and moves the
- * weights by their difference and the snapshot's gradient. */
+/* SVRG (Johnson and Zhang, 2013): every `every` steps, keep the weights as a snapshot, and compute its
+ * gradient over all batches. Each step computes a batch's gradient at the weights and at the snapshot. The
+ * weights move by their difference and the snapshot's gradient. */
 static void svrg(struct job *job, int every, int version, int own_comm)
 {
     enum { BATCHES = 6 };

@@ -129,8 +129,8 @@ START_TEST(test_new_looks)
 }
 END_TEST
 
-/* The first block's weights alternate with a snapshot of them that is like them (SVRG). Each has a gradient, and
- * one slot stands for both. Two samples that go back may have been rounded so. */
+/* The first block's weights alternate with a snapshot of them that is like them (SVRG). Each has a gradient,
+ * and one slot stands for both. Two samples that go back may have been rounded so. */
 START_TEST(test_snapshot)
 {
     struct nb_identity *id = nb_identity_create(&(struct nb_identity_config){.certain = always});

@@ -362,7 +362,7 @@ START_TEST(test_vetoed)
 }
 END_TEST
 
-/* One such sum among gradients is raw, and the gradients after it are not. Of few values it proves nothing. */
+/* One such sum among gradients is raw, and the gradients after it are not. Few values prove nothing. */
 START_TEST(test_vetoed_once)
 {
     static const struct {

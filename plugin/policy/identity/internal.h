@@ -111,9 +111,8 @@ struct nb_weight_block {
     int again;                           /* 1: the backward pass has gathered its bytes */
     uint64_t changed_step;               /* step of its last change, plus 1. 0: never */
     float version[2][NB_WEIGHT_SAMPLES]; /* samples of its last version, and of the version before it */
-    float
-        back; /* share of recent versions that are the version before the last, after a gradient at the last */
-    int summed; /* 1: a gradient may have come at the last version */
+    int summed;                          /* 1: a gradient may have come at the last version */
+    float back; /* share of versions that are the one before the last, after a gradient at the last */
 };
 
 /* The order of the named sums of a communicator (turns.c). */
@@ -158,8 +157,8 @@ struct nb_identity_comm *nb_identity_comm_of(struct nb_weight_blocks *u, uint64_
 struct nb_weight_block *nb_weight_blocks_get(struct nb_weight_blocks *u, uint64_t comm, uint32_t number);
 /* Note samples of the weight block as it was gathered. */
 void nb_weight_blocks_version(struct nb_weight_block *weight_block, const float *samples, unsigned n);
-/* Return 1 when the block stands for two contents in turn, one of which comes back unchanged, with sums at the
- * other: weights and a snapshot of them that is like them. Its sums are gradients at both, and of two buffers. */
+/* Return 1 when the block stands for two contents in turn (weights and a snapshot of them that is like them):
+ * one comes back unchanged after a gradient at the other. Its sums are gradients of two buffers. */
 int nb_weight_blocks_is_two(const struct nb_weight_block *weight_block);
 /* Note a gather of the weight block in the stack of its communicator. */
 void nb_weight_blocks_gathered(struct nb_weight_blocks *u, struct nb_weight_block *weight_block, int changed);
