@@ -842,6 +842,7 @@ const struct job_entry jobs_fresh_sharded[] = {
     {"switch-ema", opt_switch_ema, {0}},
     {"shrink-perturb", opt_shrink_perturb, {0}},
     {"ternary", opt_ternary, {0}},
+    {"ternary-vouched", opt_ternary, {.fed = 95, .grad = "reduce_scatter:float32:24576@2"}},
     {"stochastic-rounding", opt_stochastic_rounding, {0}},
     {"byte-moments", opt_byte_moments, {0}},
     {"fixed-norms", opt_fixed_norms, {0}},

@@ -157,8 +157,8 @@ static uint64_t steps_of(struct nb_classify *c, const struct nb_class_comm *m, c
     const uint64_t known = nb_max64(m->alike_rounds, over);
 
     /* Small gathers are not visible, and of quantized weights few changes are recognised. Identity compares
-     * whole blocks. */
-    if (s->func == NB_FUNC_REDUCE_SCATTER && (is_vouched(s) || is_followed(c, op)))
+     * whole blocks, but counts two contents in turn as two steps. */
+    if (is_vouched(s) && s->func == NB_FUNC_REDUCE_SCATTER)
         return changes || known || s->passes ? nb_max64(changes, known) : s->calls / LONE_PER_STEP;
     if (changes >= 2)
         return m->weight_steps >= 2 ? m->weight_steps : of_process;
