@@ -16,9 +16,9 @@
 
 #include "lib/job.h"
 
-static const struct job_entry *const tables[] = {jobs_data_parallel, jobs_sharded, jobs_model_parallel,
-                                                 jobs_local,         jobs_others,  jobs_consequences,
-                                                 jobs_passes};
+static const struct job_entry *const tables[] = {
+    jobs_data_parallel, jobs_sharded, jobs_model_parallel, jobs_local,        jobs_others,
+    jobs_consequences,  jobs_passes,  jobs_fresh_sharded,  jobs_fresh_others, jobs_fresh_tables};
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 #define SHARE 0.98
 

@@ -127,6 +127,74 @@ JOB(sam, two_gradients(job, 0.05f, 1, NULL))
 JOB(sam_named, two_gradients(job, 0.05f, 1, "mesh nibble:gradients"))
 JOB(maml, two_gradients(job, -0.5f, 0, NULL))
 
+/* Make the gradient of the other model's batch. The weights differ, and so does a part of the noise. */
+struct same_batch {
+    const struct model *other;
+    uint64_t random;
+};
+
+static void of_same_batch(void *arg, struct unit *u, int number)
+{
+    struct same_batch *batch = arg;
+    const struct unit *other = &batch->other->unit[number];
+
+    for (int r = 0; r < NODES; r++)
+        for (size_t i = 0; i < u->n; i++) {
+            const size_t row = i / ROW;
+            const float alike = other->g[r][i] - other->curve[row] * (other->w[i] - other->target[i]);
+            u->g[r][i] = u->curve[row] * (u->w[i] - u->target[i]) + 0.8f * alike +
+                         0.6f * u->scale[row] * noise(&batch->random);
+        }
+}
+
+/* SVRG (Johnson and Zhang, 2013): every `every` steps, keep the weights as a snapshot, and compute its
+ * gradient over all batches. Each step computes a batch's gradient at the weights and at the snapshot. The
+ * weights move by their difference and the snapshot's gradient. */
+static void svrg(struct job *job, int every, int version, int own_comm)
+{
+    enum { BATCHES = 6 };
+    struct comm *world = comm_between(job, NULL);
+    const struct model_settings set = {.units = 4, .optimizer = SGD};
+    struct fsdp f = fsdp_open(job, world, model_new(job, &set), version),
+                s = fsdp_open(job, own_comm ? comm_between(job, NULL) : world, model_new(job, &set), version);
+    struct unit *u = f.model->unit, *old = s.model->unit;
+    struct same_batch batch = {f.model, 73};
+    const struct model_source source = {.gradient = of_same_batch, .arg = &batch};
+    float *full[UNITS_MOST];
+
+    for (int i = 0; i < set.units; i++) {
+        full[i] = values(job, u[i].n);
+        old[i].target = u[i].target;
+        old[i].curve = u[i].curve;
+        old[i].scale = u[i].scale;
+        old[i].buffer = EITHER(old[i].buffer);
+    }
+    while (job_step(job)) {
+        if (job_now(job) % every == 0) {
+            s.model->set.source = NULL;
+            for (int i = 0; i < set.units; i++)
+                memcpy(old[i].w, u[i].w, u[i].n * sizeof(float));
+            for (int b = 0; b < BATCHES; b++)
+                fsdp_forward(&s), fsdp_backward(&s);
+            drop(&s);
+            for (int i = 0; i < set.units; i++)
+                for (size_t k = 0; k < u[i].n; k++)
+                    full[i][k] = old[i].sum[k] / BATCHES, old[i].sum[k] = 0;
+        }
+        s.model->set.source = &source;
+        fsdp_forward(&f), fsdp_backward(&f);
+        fsdp_forward(&s), fsdp_backward(&s);
+        drop(&s);
+        for (int i = 0; i < set.units; i++)
+            for (size_t k = 0; k < u[i].n; k++)
+                u[i].sum[k] += full[i][k] - old[i].sum[k], old[i].sum[k] = 0;
+        fsdp_update(&f);
+    }
+}
+JOB(svrg_vouched, svrg(job, 20, 2, 0))
+JOB(svrg_fsdp1, svrg(job, 100, 1, 0))
+JOB(svrg_own_comm, svrg(job, 20, 2, 1))
+
 /* ---- second passes that sum something else ------------------------------------------------------------- */
 
 /* Hutchinson's estimate of the diagonal: v times Hv, with signs as v. */
@@ -149,6 +217,41 @@ static void bartlett(void *random, struct unit *u, int number)
         }
 }
 
+/* The gradients of this many examples, one by one. */
+#define EXAMPLES 16
+#define CLEAR 1.0f
+
+static float of_example(const struct unit *u, size_t i, void *random)
+{
+    return u->curve[i / ROW] * (u->w[i] - u->target[i]) + u->scale[i / ROW] * noise(random);
+}
+
+/* Scores by which examples are chosen, or parameters pruned: magnitudes of the examples' gradients. */
+static void magnitudes(void *random, struct unit *u, int number)
+{
+    (void)number;
+    for (int r = 0; r < NODES; r++)
+        for (size_t i = 0; i < u->n; i++) {
+            u->g[r][i] = 0;
+            for (int k = 0; k < EXAMPLES / 4; k++)
+                u->g[r][i] += fabsf(of_example(u, i, random)) / (EXAMPLES / 4);
+        }
+}
+
+/* Votes of the examples whose gradients are clear. Parameters whose examples disagree are masked. */
+static void votes(void *random, struct unit *u, int number)
+{
+    (void)number;
+    for (int r = 0; r < NODES; r++)
+        for (size_t i = 0; i < u->n; i++) {
+            u->g[r][i] = 0;
+            for (int k = 0; k < EXAMPLES; k++) {
+                const float g = of_example(u, i, random);
+                u->g[r][i] += (float)(g > CLEAR) - (float)(g < -CLEAR);
+            }
+        }
+}
+
 /* Masters that went their own way for some steps. */
 static void masters(void *random, struct unit *u, int number)
 {
@@ -156,6 +259,16 @@ static void masters(void *random, struct unit *u, int number)
     for (int r = 0; r < NODES; r++)
         for (size_t i = 0; i < u->n; i++)
             u->g[r][i] = u->w[i] + 1e-3f * noise(random);
+}
+
+/* Make all gradients larger. AdamW does not notice. */
+static void scale_loss(struct model *m, float by)
+{
+    for (int i = 0; i < m->units; i++)
+        for (size_t row = 0; row < m->unit[i].n / ROW; row++) {
+            m->unit[i].curve[row] *= by;
+            m->unit[i].scale[row] *= by;
+        }
 }
 
 static void second_pass(struct job *job, filler fill, int every, ncclDataType_t grad)
@@ -180,21 +293,25 @@ JOB(adahessian, second_pass(job, hutchinson, 1, ncclFloat32))
 JOB(sophia_h, second_pass(job, hutchinson, 10, ncclFloat32))
 JOB(sophia_g, second_pass(job, bartlett, 10, ncclFloat32))
 
-/* Average the FP32 masters by the gradients' own path in every tenth step, in place of the gradients. */
-static void masters_instead(struct job *job)
+/* Sum something else by the gradients' own path in every `every`-th step, in place of the gradients. */
+static void instead(struct job *job, filler fill, int every, ncclDataType_t grad, float loss_scale)
 {
-    struct fsdp f = sharded(job, ncclFloat32);
+    struct fsdp f = sharded(job, grad);
     uint64_t random = 43;
 
+    scale_loss(f.model, loss_scale);
     while (job_step(job)) {
-        if (!job_every(job, 10)) {
+        if (!job_every(job, every)) {
             train(&f);
             continue;
         }
         fsdp_forward(&f);
-        backward_of(&f, masters, &random);
+        backward_of(&f, fill, &random);
     }
 }
+JOB(masters_instead, instead(job, masters, 10, ncclFloat32, 1))
+JOB(magnitudes_instead, instead(job, magnitudes, 30, ncclFloat32, 1))
+JOB(votes_instead, instead(job, votes, 30, ncclFloat16, 4096))
 
 /* Evaluate for five batches in every 50th step. Each sums logits of as many values as a unit has, in
  * memory that the weights and gradients have used. */
@@ -530,11 +647,16 @@ const struct job_entry jobs_passes[] = {
     {"sam-named", sam_named, {.fed = 95}},
     {"sam-vouched", sam, {.fed = 95, .grad = "reduce_scatter:float32:24576@2"}},
     {"maml", maml, {0}},
+    {"svrg-fsdp1", svrg_fsdp1, {.steps = 130}},
+    {"svrg-vouched", svrg_vouched, {.steps = 130, .grad = "reduce_scatter:float32:24576@2"}},
+    {"svrg-own-comm-vouched", svrg_own_comm, {.fed = 95, .grad = "reduce_scatter:float32:24576@2"}},
     {"adahessian", adahessian, {0}},
     {"sophia-h", sophia_h, {0}},
     {"sophia-g", sophia_g, {0}},
     {"masters-instead", masters_instead, {0}},
     {"masters-instead-3", masters_instead, {.seed = 2}},
+    {"magnitudes-instead", magnitudes_instead, {.steps = 130}},
+    {"votes-instead", votes_instead, {.steps = 130}},
     {"evaluation-sums", evaluation_sums, {.steps = 110}},
     {"ppo-one-comm", ppo_one_comm, {0}},
     {"ppo-alike", ppo_alike, {0}},

@@ -29,9 +29,9 @@
 #define LEAST 8192 /* bytes that go through CollNet: an eighth of the default, as in tests/jobs */
 #define LEAST_CODED 2048
 
-static const struct job_entry *const tables[] = {jobs_data_parallel, jobs_sharded, jobs_model_parallel,
-                                                 jobs_local,         jobs_others,  jobs_consequences,
-                                                 jobs_passes};
+static const struct job_entry *const tables[] = {
+    jobs_data_parallel, jobs_sharded, jobs_model_parallel, jobs_local,        jobs_others,
+    jobs_consequences,  jobs_passes,  jobs_fresh_sharded,  jobs_fresh_others, jobs_fresh_tables};
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 
 static int control; /* without nibble */

@@ -37,7 +37,7 @@ static struct cost play(enum framework f, unsigned variants, unsigned layers)
         if (!e->call.passes)
             continue;
         if (e->call.func == NB_FUNC_ALL_GATHER)
-            nb_identity_gather(id, number, e->unit, e->changed);
+            nb_identity_gather(id, number, e->unit, e->changed, NULL, 0);
         else
             slots += (uint64_t)(nb_identity_reduce(id, number, &profile, 0).tracked >= 0);
     }

@@ -70,7 +70,7 @@ struct outcome replay(const struct trace *trace, const struct replay *how)
         if (!e->call.passes)
             continue;
         if (e->call.func == NB_FUNC_ALL_GATHER) {
-            nb_identity_gather(id, number[i], e->unit, e->changed);
+            nb_identity_gather(id, number[i], e->unit, e->changed, NULL, 0);
             continue;
         }
         if (e->content == C_GRADIENT || e->content == C_SQUARES)

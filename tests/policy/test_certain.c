@@ -2,6 +2,7 @@
 /* Slots where the order of gathers predicts the buffer (policy/identity/identity.h): the certificates of the
  * weights, objections of the content, and how the module learns content anew. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "policy/identity/identity.h"
 #include "tests/suite.h"
@@ -14,11 +15,16 @@ static int always(void *arg, uint64_t buffer)
     return 1;
 }
 
-static void gather(struct nb_identity *id, unsigned unit)
+static void gather_version(struct nb_identity *id, unsigned unit, const float *samples, unsigned n)
 {
     const struct nb_identity_call c = {1, NB_FUNC_ALL_GATHER, ncclFloat32, 65536, unit, unit, 1, 0, 0};
 
-    nb_identity_gather(id, nb_identity_call(id, &c), unit, 1);
+    nb_identity_gather(id, nb_identity_call(id, &c), unit, 1, samples, n);
+}
+
+static void gather(struct nb_identity *id, unsigned unit)
+{
+    gather_version(id, unit, NULL, 0);
 }
 
 /* `looks`: the block whose gradient the content resembles. */
@@ -123,4 +129,37 @@ START_TEST(test_new_looks)
 }
 END_TEST
 
-SUITE_MAIN("certain", TEST(test_certain), TEST(test_certain_alike), TEST(test_new_looks))
+/* The first block's weights alternate with a snapshot of them that is like them (SVRG). Each has a gradient,
+ * and one slot stands for both. Two samples that go back may have been rounded so. */
+START_TEST(test_snapshot)
+{
+    struct nb_identity *id = nb_identity_create(&(struct nb_identity_config){.certain = always});
+    float now[2][64] = {{0}}, snapshot[64];
+    uint64_t seed = 5;
+    unsigned given = 0;
+
+    for (unsigned step = 0; step < 100; step++) {
+        const unsigned change = step < 50 ? 64 : 2;
+        for (unsigned i = 0; i < change; i++) {
+            now[0][i] += rnd_normal(&seed);
+            now[1][i] = (float)(step % 2);
+        }
+        if (step % 20 == 0)
+            memcpy(snapshot, now[0], sizeof(snapshot));
+        gather_version(id, 0, now[0], 64);
+        gather_version(id, 1, now[1], change < 64 ? 64 : 0);
+        for (unsigned u = 2; u-- > 0;) {
+            const struct nb_identity_decision d = gradient(id, u, u, step);
+            ck_assert(u == 1 || step < 10 || step >= 50 || d.tracked < 0 || d.reason == NB_ID_SHARED);
+            ck_assert(u == 0 || d.reason != NB_ID_SHARED);
+            given += d.tracked >= 0;
+        }
+        gather_version(id, 0, snapshot, 64);
+        gradient(id, 0, 0, step);
+    }
+    ck_assert_uint_ge(given, 100);
+    nb_identity_destroy(id);
+}
+END_TEST
+
+SUITE_MAIN("certain", TEST(test_certain), TEST(test_certain_alike), TEST(test_new_looks), TEST(test_snapshot))

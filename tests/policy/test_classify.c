@@ -333,6 +333,17 @@ static const struct {
      NB_WHY_AFTER_RS},
 };
 
+static void make_vetoed(int row, uint64_t *seed, float samples[SAMPLES])
+{
+    for (unsigned i = 0; i < SAMPLES; i++) {
+        float v = rnd_normal(seed);
+        v = vetoed[row].one_sign ? fabsf(v) : v;
+        samples[i] = vetoed[row].integer == 2   ? roundf(v * 1024.0f) * 8.0f
+                     : vetoed[row].integer == 1 ? roundf(v * 3.0f)
+                                                : v;
+    }
+}
+
 START_TEST(test_vetoed)
 {
     struct nb_classify *c = create("");
@@ -342,18 +353,45 @@ START_TEST(test_vetoed)
     uint64_t seed = 3;
 
     for (unsigned step = 0; step < 100; step++) {
-        for (unsigned i = 0; i < SAMPLES; i++) {
-            float v = rnd_normal(&seed);
-            v = vetoed[_i].one_sign ? fabsf(v) : v;
-            samples[i] = vetoed[_i].integer == 2   ? roundf(v * 1024.0f) * 8.0f
-                         : vetoed[_i].integer == 1 ? roundf(v * 3.0f)
-                                                   : v;
-        }
+        make_vetoed(_i, &seed, samples);
         d = sum_of_result(c, &a, samples);
     }
     ck_assert_msg(d.reason == vetoed[_i].reason, "%s: %s", vetoed[_i].what, nb_class_reason_text(d.reason));
     ck_assert_int_eq(d.kind, d.reason == NB_WHY_AFTER_RS ? NB_CLASS_GRADIENT : NB_CLASS_OTHER);
     nb_classify_destroy(c);
+}
+END_TEST
+
+/* One such sum among gradients is raw, and the gradients after it are not. Few values prove nothing. */
+START_TEST(test_vetoed_once)
+{
+    static const struct {
+        unsigned values; /* other than 0 */
+        int raw[3];      /* squares, counts with signs, a histogram of BF16 */
+    } sums[] = {{SAMPLES, {1, 1, 1}}, {32, {1, 1, 1}}, {31, {0, 1, 1}}, {10, {0, 0, 0}}, {0, {0, 0, 0}}};
+
+    for (int row = 1; row <= 3; row++) {
+        struct nb_classify *c = create("");
+        struct nb_class_op a = eight_ranks(NB_FUNC_ALL_REDUCE, vetoed[row].type, 1000000, 0x1000);
+        float samples[SAMPLES];
+        uint64_t seed = 3;
+        for (unsigned step = 0; step < 100; step++) {
+            make_vetoed(0, &seed, samples);
+            sum_of_result(c, &a, samples);
+        }
+        for (unsigned k = 0; k < sizeof(sums) / sizeof(sums[0]); k++) {
+            unsigned values = 0;
+            make_vetoed(row, &seed, samples);
+            for (unsigned i = 0; i < SAMPLES; i++) {
+                samples[i] = values < sums[k].values ? samples[i] : 0.0f;
+                values += samples[i] != 0.0f;
+            }
+            ck_assert_int_eq(sum_of_result(c, &a, samples).kind != NB_CLASS_GRADIENT, sums[k].raw[row - 1]);
+            make_vetoed(0, &seed, samples);
+            ck_assert_int_eq(sum_of_result(c, &a, samples).kind, NB_CLASS_GRADIENT);
+        }
+        nb_classify_destroy(c);
+    }
 }
 END_TEST
 
@@ -445,7 +483,7 @@ START_TEST(test_caller)
         for (unsigned k = 0; k < sizeof(callers) / sizeof(callers[0]); k++) {
             struct nb_class_decision d;
             for (unsigned i = 0; i < SAMPLES; i++)
-                samples[i] = callers[k] == NB_CALLER_BUCKET ? (float)i : rnd_normal(&seed);
+                samples[i] = callers[k] == NB_CALLER_BUCKET ? (float)i - 99.5f : rnd_normal(&seed);
             op.send = 0x1000 * (k + 1);
             op.caller = callers[k];
             d = nb_classify_reduce(c, &op, samples, SAMPLES);
@@ -462,6 +500,13 @@ START_TEST(test_caller)
         }
     for (unsigned reason = 0; reason < NB_WHY_COUNT; reason++)
         ck_assert_uint_le(told[reason], 3);
+    op.caller = NB_CALLER_BUCKET;
+    for (int row = 0; row <= 3; row++) { /* a pass that sums something else by the reducer */
+        op.type = vetoed[row].type;
+        make_vetoed(row, &seed, samples);
+        ck_assert_int_eq(nb_classify_reduce(c, &op, samples, SAMPLES).reason,
+                         row ? vetoed[row].reason : NB_WHY_BUCKET);
+    }
     ck_assert_uint_ge(told[NB_WHY_BUCKET], 1);
     ck_assert_uint_ge(told[NB_WHY_NO_EVIDENCE], 1);
     nb_classify_destroy(c);
@@ -551,7 +596,7 @@ int main(void)
     setvbuf(stdout, NULL, _IOLBF, 0);
     return SUITE("classify", TEST(test_frameworks),
                  LOOP(test_never, 0, (int)(sizeof(others) / sizeof(others[0]))),
-                 LOOP(test_vetoed, 0, (int)(sizeof(vetoed) / sizeof(vetoed[0]))), TEST(test_revoked),
-                 TEST(test_caller), TEST(test_framework_says), LOOP(test_small_vouched, 0, 3),
-                 TEST(test_linked), TEST(test_override));
+                 LOOP(test_vetoed, 0, (int)(sizeof(vetoed) / sizeof(vetoed[0]))), TEST(test_vetoed_once),
+                 TEST(test_revoked), TEST(test_caller), TEST(test_framework_says),
+                 LOOP(test_small_vouched, 0, 3), TEST(test_linked), TEST(test_override));
 }

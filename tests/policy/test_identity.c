@@ -533,7 +533,7 @@ START_TEST(test_limits)
         nb_identity_gather(id,
                            nb_identity_call(id, &(struct nb_identity_call){1, NB_FUNC_ALL_GATHER, ncclFloat32,
                                                                            4096, i, i, 1, 0, 0}),
-                           (int64_t)i, (int)(i % 2));
+                           (int64_t)i, (int)(i % 2), NULL, 0);
     }
     for (int r = 0; r < NB_ID_REASON_COUNT; r++)
         ck_assert_str_ne(nb_identity_reason_text((enum nb_identity_reason)r), "unknown");

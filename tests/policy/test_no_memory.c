@@ -44,12 +44,15 @@ INSIDE(uint64_t, nb_identity_call, (struct nb_identity * id, const struct nb_ide
 INSIDE(struct nb_identity_decision, nb_identity_reduce,
        (struct nb_identity * id, uint64_t call, const struct nb_profile *profile, uint64_t geometry),
        (id, call, profile, geometry))
-void __real_nb_identity_gather(struct nb_identity *id, uint64_t call, int64_t unit, int changed);
-void __wrap_nb_identity_gather(struct nb_identity *id, uint64_t call, int64_t unit, int changed);
-void __wrap_nb_identity_gather(struct nb_identity *id, uint64_t call, int64_t unit, int changed)
+void __real_nb_identity_gather(struct nb_identity *id, uint64_t call, int64_t unit, int changed,
+                               const float *samples, unsigned n);
+void __wrap_nb_identity_gather(struct nb_identity *id, uint64_t call, int64_t unit, int changed,
+                               const float *samples, unsigned n);
+void __wrap_nb_identity_gather(struct nb_identity *id, uint64_t call, int64_t unit, int changed,
+                               const float *samples, unsigned n)
 {
     inside = 1;
-    __real_nb_identity_gather(id, call, unit, changed);
+    __real_nb_identity_gather(id, call, unit, changed, samples, n);
     inside = 0;
 }
 

@@ -46,6 +46,8 @@
  *                has not come in this pass, and the predicted one usually fits
  *                else                                                                 MISMATCH, UNPREDICTED
  *
+ *     and SHARED in place of any of these where the gathered block is two contents in turn
+ *
  *     (*) nb_identity_config.certain, and the line for VERIFIED does not apply. In WEIGHTS it does not count
  *         while blocks have sent no gradient of late
  */
@@ -139,7 +141,8 @@ void nb_identity_destroy(struct nb_identity *id)
     free(id);
 }
 
-void nb_identity_gather(struct nb_identity *id, uint64_t number, int64_t weight_block, int changed)
+void nb_identity_gather(struct nb_identity *id, uint64_t number, int64_t weight_block, int changed,
+                        const float *samples, unsigned n)
 {
     struct nb_call *call = nb_call_take_up(id, number);
     struct nb_weight_block *u;
@@ -149,6 +152,7 @@ void nb_identity_gather(struct nb_identity *id, uint64_t number, int64_t weight_
     u = nb_weight_blocks_get(&id->weight_blocks, call->c.comm, (uint32_t)weight_block);
     u->count = call->c.count;
     u->bytes = call->c.type == ncclInt8 || call->c.type == ncclUint8;
+    nb_weight_blocks_version(u, samples, n);
     nb_weight_blocks_gathered(&id->weight_blocks, u, changed);
     if (changed)
         nb_clock_weights(id, u);
@@ -461,6 +465,18 @@ static struct nb_identity_decision by_place(struct nb_identity *id, struct nb_si
     return by_content(id, s, at, p, geometry);
 }
 
+/* Return 1 when the weight block of the tracked buffer, by default the expected one, is two. */
+static int is_two(const struct nb_identity *id, const struct nb_sig *s, uint32_t at,
+                  const struct nb_weight_block *expected)
+{
+    const uint64_t of = nb_tracked_at(&id->buffers, at)->weight_block;
+    const struct nb_weight_block *w = of >> 32 == TRACKED_GATHERED
+                                          ? nb_table_find(&id->weight_blocks.blocks, s->entry.a, (uint32_t)of)
+                                          : expected;
+
+    return w && nb_weight_blocks_is_two(w);
+}
+
 /* Return 1 when the result is a part of the send buffer: a lasting buffer of gradients, not memory for this
  * operation only. */
 static int in_place(const struct nb_identity_call *c)
@@ -498,6 +514,8 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
     }
     if (call->c.func == NB_FUNC_REDUCE_SCATTER)
         expected = nb_weight_blocks_expect(&id->weight_blocks, s->entry.a, s->count, &alike);
+    if (expected)
+        expected->summed = 1;
     address = nb_key_settled(s, v, k, call->c.recv, in_place(&call->c) ? NULL : expected);
     if (address < 0)
         forget_key(id, s, k);
@@ -524,6 +542,10 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
                     NB_ID_TURN);
         break;
     case MODE_NONE: break;
+    }
+    if (d.tracked >= 0 && is_two(id, s, (uint32_t)d.tracked, expected)) {
+        d.buffer = d.reason == NB_ID_FOUND ? 0 : d.buffer; /* no proof that it is this buffer */
+        d.reason = NB_ID_SHARED;
     }
     if (s->mode != MODE_WEIGHTS && expected)
         nb_weight_blocks_reduced(&id->weight_blocks, expected);

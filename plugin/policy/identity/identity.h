@@ -61,10 +61,10 @@ enum nb_identity_reason {
     NB_ID_LEARNING,    /* none yet: too few steps or profiles */
     NB_ID_UNPREDICTED, /* none: there is no evidence on its buffer */
     NB_ID_MISMATCH,    /* none: its content does not agree with the prediction */
-    NB_ID_SHARED,      /* none: the weights show that it stands for several buffers */
-    NB_ID_NO_PROFILE,  /* none: several buffers are possible and there is no usable profile */
-    NB_ID_SMALL,       /* none: such small operations are never quantized */
-    NB_ID_FULL,        /* none: a pool is full, or the call was not announced */
+    NB_ID_SHARED,     /* the weights show that the tracked buffer stands for several buffers: do not use it */
+    NB_ID_NO_PROFILE, /* none: several buffers are possible and there is no usable profile */
+    NB_ID_SMALL,      /* none: such small operations are never quantized */
+    NB_ID_FULL,       /* none: a pool is full, or the call was not announced */
     NB_ID_REASON_COUNT
 };
 const char *nb_identity_reason_text(enum nb_identity_reason reason);
@@ -102,8 +102,9 @@ uint64_t nb_identity_call(struct nb_identity *id, const struct nb_identity_call 
 
 /* Note that an all-gather that passes has begun. `weight_block` is the number (below 2^31) of its content on
  * its communicator, the same whenever the same weights are gathered, or -1 when unknown or new. `changed` is
- * 1 when its content differs from the time before. */
-void nb_identity_gather(struct nb_identity *id, uint64_t call, int64_t weight_block, int changed);
+ * 1 when its content differs from the time before. `samples` are n values at fixed positions, at most 64. */
+void nb_identity_gather(struct nb_identity *id, uint64_t call, int64_t weight_block, int changed,
+                        const float *samples, unsigned n);
 
 /* Profile of an operation: value[i] is log2 of the rms of the i-th of 256 groups at fixed positions. Only the
  * first `known` are valid, because the decision falls at the first window, which may cover only the beginning

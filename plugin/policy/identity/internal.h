@@ -96,18 +96,23 @@ struct nb_fit nb_set_fit(const struct nb_tracked_buffers *buffers, const struct 
 
 /* ---- weight_blocks.c: weight blocks ------------------------------------------------------------------- */
 
+#define NB_WEIGHT_SAMPLES 64u
+
 /* A block of weights, identified by content. */
 struct nb_weight_block {
-    struct nb_entry entry;         /* its communicator, and the caller's number */
-    uint64_t count;                /* elements, or bytes for a type of bytes */
-    struct nb_weight_block *below; /* next one down in the stack */
-    uint32_t pass;                 /* pass of its communicator in which it went onto the stack */
-    uint32_t place;                /* place in the stack, from 0 */
-    int bytes;                     /* 1: count may be bytes */
-    int reduced;                   /* 1: its gradient has come in this pass, or will not come */
-    int left_out;                  /* 1: the backward pass left it out */
-    int again;                     /* 1: the backward pass has gathered its bytes */
-    uint64_t changed_step;         /* step of its last change, plus 1. 0: never */
+    struct nb_entry entry;               /* its communicator, and the caller's number */
+    uint64_t count;                      /* elements, or bytes for a type of bytes */
+    struct nb_weight_block *below;       /* next one down in the stack */
+    uint32_t pass;                       /* pass of its communicator in which it went onto the stack */
+    uint32_t place;                      /* place in the stack, from 0 */
+    int bytes;                           /* 1: count may be bytes */
+    int reduced;                         /* 1: its gradient has come in this pass, or will not come */
+    int left_out;                        /* 1: the backward pass left it out */
+    int again;                           /* 1: the backward pass has gathered its bytes */
+    uint64_t changed_step;               /* step of its last change, plus 1. 0: never */
+    float version[2][NB_WEIGHT_SAMPLES]; /* samples of its last version, and of the version before it */
+    int summed;                          /* 1: a gradient may have come at the last version */
+    float back; /* share of versions that are the one before the last, after a gradient at the last */
 };
 
 /* The order of the named sums of a communicator (turns.c). */
@@ -150,6 +155,11 @@ void nb_weight_blocks_forget(struct nb_weight_blocks *u, uint64_t comm);
 struct nb_identity_comm *nb_identity_comm_of(struct nb_weight_blocks *u, uint64_t comm);
 /* Return the weight block of that number. The call creates a new one, and always returns one. */
 struct nb_weight_block *nb_weight_blocks_get(struct nb_weight_blocks *u, uint64_t comm, uint32_t number);
+/* Note samples of the weight block as it was gathered. */
+void nb_weight_blocks_version(struct nb_weight_block *weight_block, const float *samples, unsigned n);
+/* Return 1 when the block stands for two contents in turn (weights and a snapshot of them that is like them):
+ * one comes back unchanged after a gradient at the other. Its sums are gradients of two buffers. */
+int nb_weight_blocks_is_two(const struct nb_weight_block *weight_block);
 /* Note a gather of the weight block in the stack of its communicator. */
 void nb_weight_blocks_gathered(struct nb_weight_blocks *u, struct nb_weight_block *weight_block, int changed);
 /* Return the weight block of `count` elements whose gradient comes next on `comm`, or NULL when all have

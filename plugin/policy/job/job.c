@@ -378,7 +378,7 @@ void nb_job_gather(struct nb_job *job, uint64_t number, int announced, const str
     if (ev->samples)
         nb_classify_gather(job->classify, &what, ev->sample, ev->samples);
     if (number != UINT64_MAX)
-        nb_identity_gather(job->identity, number, weight_block, changed);
+        nb_identity_gather(job->identity, number, weight_block, changed, ev->sample, ev->samples);
     pthread_mutex_unlock(&job->decisions_lock);
 }
 

@@ -156,8 +156,9 @@ static uint64_t steps_of(struct nb_classify *c, const struct nb_class_comm *m, c
                    over = s->passes ? s->passes - 1 : 0; /* the current pass is not over */
     const uint64_t known = nb_max64(m->alike_rounds, over);
 
-    /* Small gathers are not visible, and of quantized weights few changes are recognised. */
-    if (is_vouched(s) && s->func == NB_FUNC_REDUCE_SCATTER && !is_followed(c, op))
+    /* Small gathers are not visible, and of quantized weights few changes are recognised. Identity compares
+     * whole blocks, but counts two contents in turn as two steps. */
+    if (is_vouched(s) && s->func == NB_FUNC_REDUCE_SCATTER)
         return changes || known || s->passes ? nb_max64(changes, known) : s->calls / LONE_PER_STEP;
     if (changes >= 2)
         return m->weight_steps >= 2 ? m->weight_steps : of_process;
@@ -316,32 +317,34 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_
 }
 
 /* Return the content's evidence against a gradient, or NB_WHY_YOUNG. */
-static enum nb_class_reason veto(const struct nb_class_sig *s)
+static enum nb_class_reason veto(const struct nb_class_sig *s, const struct nb_content *call)
 {
     if (s->last_steady && s->sampled - s->last_steady < STEADY_LIFE)
         return NB_WHY_STEADY;
-    if (nb_content_one_sign(&s->content))
+    if (nb_content_one_sign(&s->content, call))
         return NB_WHY_ONE_SIGN;
-    return nb_content_integers(&s->content) ? NB_WHY_INTEGERS : NB_WHY_YOUNG;
+    return nb_content_integers(&s->content, call) ? NB_WHY_INTEGERS : NB_WHY_YOUNG;
 }
 
 static void settle(struct nb_classify *c, const struct nb_class_comm *m, struct nb_class_sig *s,
-                   const struct nb_class_op *op, float size, uint64_t key[NB_CAUSAL_NAMES])
+                   const struct nb_class_op *op, const struct nb_content *call, float size,
+                   uint64_t key[NB_CAUSAL_NAMES])
 {
     enum nb_grad_word word = nb_grad_rules_ask(&c->rules, s->func, s->type, s->count, s->nranks);
-    enum nb_class_reason against = veto(s);
+    enum nb_class_reason against = veto(s, call);
 
-    s->evidence = s->said ? NB_WHY_YOUNG : evidence_for(c, m, s, op, size, key);
+    /* A sum that is no gradient by its content takes no place in the step and proves nothing. */
+    s->evidence = s->said || against != NB_WHY_YOUNG ? NB_WHY_YOUNG : evidence_for(c, m, s, op, size, key);
     if (word != NB_GRAD_SILENT) {
         s->kind = word == NB_GRAD_YES ? NB_CLASS_GRADIENT : NB_CLASS_OTHER;
         s->reason = word == NB_GRAD_YES ? NB_WHY_USER_YES : NB_WHY_USER_NO;
     } else if (s->said) {
         s->kind = s->said == NB_CALLER_SAYS_GRADIENT ? NB_CLASS_GRADIENT : NB_CLASS_OTHER;
         s->reason = s->said == NB_CALLER_SAYS_GRADIENT ? NB_WHY_SAID_YES : NB_WHY_SAID_NO;
-    } else if (s->bucket) { /* certain, so that its content has no veto */
+    } else if (s->bucket && against == NB_WHY_YOUNG) {
         s->kind = NB_CLASS_GRADIENT;
         s->reason = NB_WHY_BUCKET;
-    } else if (s->sampled < NB_CLASSIFY_CALLS) {
+    } else if (!s->bucket && s->sampled < NB_CLASSIFY_CALLS) {
         s->kind = NB_CLASS_UNKNOWN;
         s->reason = NB_WHY_YOUNG;
     } else if (against != NB_WHY_YOUNG) {
@@ -364,6 +367,7 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
     enum nb_class_reason reason;
     struct nb_class_comm *m;
     struct nb_class_sig *s;
+    struct nb_content call = {0};
     struct nb_book_match look;
     enum nb_dtype dtype;
 
@@ -376,9 +380,12 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
     s->calls++;
     s->linked += op->linked != 0;
     look = nb_book_find(&s->book, samples, n);
-    if (samples && !nb_policy_dtype(op->type, &dtype))
-        nb_content_note(&s->content, dtype, samples, n);
-    if (look.varies) {
+    if (samples && !nb_policy_dtype(op->type, &dtype)) {
+        call = nb_content_of(dtype, samples, n);
+        if (!s->bucket) /* only a bucket's own samples have a veto */
+            nb_content_add(&s->content, &call);
+    }
+    if (look.varies && !s->bucket) {
         s->sampled++;
         if (look.found && s->sampled >= STEADY_FROM)
             s->last_steady = s->sampled;
@@ -392,7 +399,7 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
     }
     s->step = m->weight_steps + 1;
     s->passes = nb_max64(s->passes, op->passes);
-    settle(c, m, s, op, nb_content_size(samples, n), d.key);
+    settle(c, m, s, op, &call, nb_content_size(samples, n), d.key);
     if (op->func == NB_FUNC_ALL_REDUCE && (s->bucket || is_vouched(s)))
         count_round(c, m, s, op);
     if (d.key[1])

@@ -25,13 +25,16 @@ struct nb_content {
 };
 
 /* Count the samples of one call. The values are of `type`. */
-void nb_content_note(struct nb_content *content, enum nb_dtype type, const float *samples, unsigned n);
+struct nb_content nb_content_of(enum nb_dtype type, const float *samples, unsigned n);
+/* Add a call to the earlier ones, which fade. */
+void nb_content_add(struct nb_content *content, const struct nb_content *call);
 /* Return the rms of the samples other than 0, or 0 without any. */
 float nb_content_size(const float *samples, unsigned n);
-/* Return 1 when enough values were seen and hardly any has the other sign. */
-int nb_content_one_sign(const struct nb_content *content);
-/* Return 1 when enough values were seen and all are integers. */
-int nb_content_integers(const struct nb_content *content);
+/* Return 1 when enough values were seen and hardly any has the other sign, or when all of this call have one
+ * sign. */
+int nb_content_one_sign(const struct nb_content *content, const struct nb_content *call);
+/* Return 1 when enough values were seen and nearly all are integers, or when all of this call are. */
+int nb_content_integers(const struct nb_content *content, const struct nb_content *call);
 
 /* ---- samples.c: samples of earlier operations --------------------------------------------------------- */
 

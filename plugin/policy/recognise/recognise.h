@@ -13,15 +13,16 @@
  *    Then the evidence is that nearly all further gathers of the communicator are weights and that a step
  *    reduces no more elements than it gathers as weights.
  *  - An all-reduce is a gradient when DDP's reducer calls it (policy/records/caller.c): it is a bucket of
- *    gradients, whatever its content. It is one, too, when it sums the result of a reduce-scatter just before
+ *    gradients. It is one, too, when it sums the result of a reduce-scatter just before
  *    it (HSDP), or when a step reduces exactly the elements that it then gathers (ZeRO-1 and 2). The place of
  *    a buffer in the step is no evidence: activations of tensor parallelism, parameters and statistics also
  *    come once a step.
  *  - The user's word (NIBBLE_GRAD) counts before the framework's (the tag of a call, the name of its
  *    communicator), and that before all evidence.
- *  - A sum is never a gradient when its own content hardly changes from call to call (weights, moving
- *    averages, codebooks), when its values have one sign (squares, counts), or when they are integers
- *    (histograms, counts).
+ *  - A sum is no gradient when its values have one sign (squares, counts), or when they are integers
+ *    (histograms, counts), by its own samples or those of its signature's last calls. No sum of a signature
+ *    is a gradient while their content hardly changes from call to call (weights, moving averages,
+ *    codebooks). For buckets only the call's own samples count.
  *
  * Samples identify weights: the same block comes again and again with a correlation of 0.999 or more, and has
  * changed a little at least three times. An unchanged block is not enough, because recomputed activations are

@@ -7,8 +7,10 @@
  * Vetoes from the values of a sum: gradients have both signs and are not integers. Squares, counts and
  * histograms are useless with a value of the wrong sign, or a broken one.
  *
- * Counts fade, so that a change of content shows after some ten calls. The module is pure, and the caller
- * serializes the calls.
+ * A call whose samples are all such values stays raw by itself. The counts of a signature find calls with few
+ * values, or with some of the other sign. They fade, so that a change of content shows after some ten calls.
+ *
+ * The module is pure, and the caller serializes the calls.
  */
 #include "policy/recognise/internal.h"
 
@@ -179,8 +181,10 @@ void nb_book_clear(struct nb_book *book)
     *book = (struct nb_book){0};
 }
 
-#define FADE 0.98f        /* a call */
-#define ENOUGH 512.0f     /* samples other than 0 before a judgement */
+#define FADE 0.98f    /* a call */
+#define ENOUGH 512.0f /* samples other than 0 before a judgement */
+/* By chance a gradient's call looks so once in two billion calls: a sign is a bit, an integer BITS_BEHIND. */
+#define BITS_OF_ONE 31.0f
 #define OTHER_SIGN 0.002f /* share of values */
 #define WHOLE 0.99f
 #define BITS_BEHIND \
@@ -194,7 +198,7 @@ static float limit(enum nb_dtype type)
     return ldexpf(1.0f, mantissa[type] - BITS_BEHIND + 1);
 }
 
-void nb_content_note(struct nb_content *c, enum nb_dtype type, const float *samples, unsigned n)
+struct nb_content nb_content_of(enum nb_dtype type, const float *samples, unsigned n)
 {
     const float most = limit(type);
     unsigned negative = 0, positive = 0, could = 0, integer = 0;
@@ -206,11 +210,17 @@ void nb_content_note(struct nb_content *c, enum nb_dtype type, const float *samp
         could += v != 0.0f && size < most;
         integer += v != 0.0f && size < most && truncf(v) == v;
     }
-    c->values = c->values * FADE + (float)(negative + positive);
-    c->negative = c->negative * FADE + (float)negative;
-    c->positive = c->positive * FADE + (float)positive;
-    c->could_be_broken = c->could_be_broken * FADE + (float)could;
-    c->integer = c->integer * FADE + (float)integer;
+    return (struct nb_content){(float)(negative + positive), (float)negative, (float)positive, (float)could,
+                               (float)integer};
+}
+
+void nb_content_add(struct nb_content *c, const struct nb_content *call)
+{
+    c->values = c->values * FADE + call->values;
+    c->negative = c->negative * FADE + call->negative;
+    c->positive = c->positive * FADE + call->positive;
+    c->could_be_broken = c->could_be_broken * FADE + call->could_be_broken;
+    c->integer = c->integer * FADE + call->integer;
 }
 
 float nb_content_size(const float *samples, unsigned n)
@@ -227,12 +237,19 @@ float nb_content_size(const float *samples, unsigned n)
     return values ? (float)sqrt(sum / values) : 0.0f;
 }
 
-int nb_content_one_sign(const struct nb_content *c)
+static float other_sign(const struct nb_content *c)
 {
-    return c->values >= ENOUGH && fminf(c->negative, c->positive) < OTHER_SIGN * c->values;
+    return fminf(c->negative, c->positive);
 }
 
-int nb_content_integers(const struct nb_content *c)
+int nb_content_one_sign(const struct nb_content *c, const struct nb_content *call)
 {
-    return c->could_be_broken >= ENOUGH && c->integer >= WHOLE * c->could_be_broken;
+    return (call->values > BITS_OF_ONE && other_sign(call) == 0.0f) ||
+           (c->values >= ENOUGH && other_sign(c) < OTHER_SIGN * c->values);
+}
+
+int nb_content_integers(const struct nb_content *c, const struct nb_content *call)
+{
+    return (call->could_be_broken * BITS_BEHIND > BITS_OF_ONE && call->integer == call->could_be_broken) ||
+           (c->could_be_broken >= ENOUGH && c->integer >= WHOLE * c->could_be_broken);
 }

@@ -125,7 +125,8 @@ struct job_entry {
     struct job_settings settings;
 };
 extern const struct job_entry jobs_data_parallel[], jobs_sharded[], jobs_model_parallel[], jobs_local[],
-    jobs_others[], jobs_consequences[], jobs_passes[]; /* each ends with an entry without a name */
+    jobs_others[], jobs_consequences[], jobs_passes[], jobs_fresh_sharded[], jobs_fresh_others[],
+    jobs_fresh_tables[]; /* each ends with an entry without a name */
 
 struct verdict {
     uint64_t sums, gradients;   /* operations of node 0 and 1 */

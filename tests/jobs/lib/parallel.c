@@ -165,6 +165,58 @@ void fsdp_update(struct fsdp *f)
     f->model->updates++;
 }
 
+void fsdp_updated(struct fsdp *f)
+{
+    for (int i = 0; i < f->model->units; i++) {
+        memory_give(job_memory(f->model->job), f->grads[i]);
+        f->grads[i] = 0;
+    }
+    f->model->updates++;
+}
+
+void fsdp_release(struct fsdp *f)
+{
+    for (int i = 0; i < f->model->units; i++)
+        reshard(f, i);
+}
+
+void fsdp_run_unit(struct fsdp *f, int i, int backwards)
+{
+    struct model one = *f->model;
+    struct fsdp layer = *f;
+
+    one.units = 1;
+    one.unit[0] = f->model->unit[i];
+    layer.model = &one;
+    layer.shard[0] = f->shard[i];
+    layer.full[0] = f->full[i];
+    layer.grads[0] = f->grads[i];
+    if (backwards) {
+        fsdp_backward(&layer);
+    } else {
+        fsdp_forward(&layer);
+        fsdp_release(&layer);
+    }
+    f->full[i] = layer.full[0];
+    f->grads[i] = layer.grads[0];
+    f->model->unit[i] = one.unit[0];
+}
+
+void fsdp_backward_by(struct fsdp *f, unit_fill fill, void *arg, int gradients)
+{
+    struct model *m = f->model, view = *m;
+    const struct model_source source = {.gradient = fill, .arg = arg};
+
+    view.set.source = &source;
+    for (int i = 0; i < m->units && !gradients; i++) {
+        view.unit[i].sum = NULL;
+        view.unit[i].buffer = EXACT;
+    }
+    f->model = &view;
+    fsdp_backward(f);
+    f->model = m;
+}
+
 /* ---- ZeRO ---------------------------------------------------------------------------------------------- */
 
 size_t model_size(const struct model *m, int a, int b)

@@ -45,6 +45,16 @@ void fsdp_forward(struct fsdp *fsdp);
 void fsdp_backward(struct fsdp *fsdp);
 /* Update the trained units, and free the gradients. */
 void fsdp_update(struct fsdp *fsdp);
+/* The same, where the job has updated the weights by itself. */
+void fsdp_updated(struct fsdp *fsdp);
+/* Free the weights after a forward pass without a backward pass. */
+void fsdp_release(struct fsdp *fsdp);
+/* Run one unit forwards, or backwards with its reduce-scatter. */
+void fsdp_run_unit(struct fsdp *fsdp, int unit, int backwards);
+/* Run a backward pass whose contributions `fill` writes to unit.g. gradients: they count as such, else they
+ * have to stay exact. */
+typedef void (*unit_fill)(void *arg, struct unit *unit, int number);
+void fsdp_backward_by(struct fsdp *fsdp, unit_fill fill, void *arg, int gradients);
 
 /* ---- ZeRO, distributed optimizer ----------------------------------------------------------------------- */
 
