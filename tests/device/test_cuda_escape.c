@@ -28,9 +28,10 @@ static struct copying {
     int tests;
 } copying;
 
-static int slow;    /* tests before a copy is done */
-static int refuses; /* registrations of GPU memory fail from this one on, counted down. 0: none */
-static int fails;   /* copies fail from this one on, counted down. 0: none */
+static int slow;        /* tests before a copy is done */
+static int refuses;     /* registrations of GPU memory fail from this one on, counted down. 0: none */
+static atomic_int held; /* registrations of GPU memory do not return */
+static int fails;       /* copies fail from this one on, counted down. 0: none */
 static unsigned long copies;
 
 static int counts_down(int *left)
@@ -44,6 +45,8 @@ static int reg(const struct nb_adapter *a, void *data, size_t bytes, bool gpu, i
     (void)a;
     (void)fd;
     (void)offset;
+    while (gpu && atomic_load(&held))
+        usleep(100);
     if (gpu && counts_down(&refuses))
         return -EIO;
     for (int i = 0; i < HANDLES; i++)
@@ -352,8 +355,8 @@ static void test_hand_over(void)
     dev->ops->free(dev, NB_PLACE_STATE, to, WORKS);
 }
 
-/* The arena grows on another thread. Work on its new memory waits for the registration, and then goes. Memory
- * that lies in the old piece and in the new one is copied in two parts. */
+/* The arena grows on another thread. Work on its new memory waits for the registration, also where it
+ * begins in an older piece, and then goes. */
 static void test_grown(void)
 {
     const size_t bytes = (size_t)100 << 20;
@@ -361,21 +364,61 @@ static void test_grown(void)
     struct nb_work w;
 
     no_kernel();
+    atomic_store(&held, 1);
     while (!(more = dev->ops->alloc(dev, NB_PLACE_STATE, bytes)))
         usleep(1000);
     memset(wire, 7, 4096);
-    CHECK(result(&w, dev->ops->copy(dev, &w, more + bytes - 4096, wire, 4096)) == 0);
-    same("the end of new memory", fake_seen_at(more + bytes - 4096), wire, 4096);
     uint8_t *const between = (uint8_t *)(uintptr_t)(g->arena.base + ((size_t)64 << 20)) - 1000;
     CHECK(more < between && between + 4096 < more + bytes);
-    CHECK(result(&w, dev->ops->copy(dev, &w, between, wire, 4096)) == 0);
+    CHECK(dev->ops->copy(dev, &w, between, wire, 4096) == -EINPROGRESS);
+    for (int i = 0; i < 100; i++) {
+        dev->ops->turn(dev, 1);
+        CHECK(dev->ops->poll(dev, &w) == -EINPROGRESS);
+        usleep(1000);
+    }
+    atomic_store(&held, 0);
+    CHECK(result(&w, -EINPROGRESS) == 0);
     same("memory in two pieces", fake_seen_at(between), wire, 4096);
+    CHECK(result(&w, dev->ops->copy(dev, &w, more + bytes - 4096, wire, 4096)) == 0);
+    same("the end of new memory", fake_seen_at(more + bytes - 4096), wire, 4096);
+    /* Zeros for all of it, from little memory. */
+    CHECK(result(&w, dev->ops->zero(dev, &w, more, bytes)) == 0);
+    CHECK(g->escape.mem_bytes < (size_t)8 << 20);
+    const uint8_t *const zeros = fake_seen_at(more);
+    for (size_t i = 0; i < bytes; i += 1000)
+        CHECK(zeros[i] == 0);
+    CHECK(zeros[bytes - 1] == 0);
     fake_serves(0);
     dev->ops->free(dev, NB_PLACE_STATE, more, bytes);
     dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
 }
 
-/* Without an adapter for all memory, work waits for NIBBLE_GPU_TIMEOUT. A copy that fails, fails the
+/* A fetch fails. The device goes on, without the adapter, and a kernel that begins does the work. */
+static void test_fetch_fails(void)
+{
+    uint8_t *at = state(4096), *wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 4096);
+    struct nb_work w[2];
+
+    no_kernel();
+    memset(fake_seen_at(at), 9, 4096);
+    fails = 1;
+    CHECK(dev->ops->copy(dev, &w[0], wire, at, 2048) == -EINPROGRESS);
+    CHECK(dev->ops->copy(dev, &w[1], wire + 2048, at + 2048, 2048) == -EINPROGRESS);
+    for (int i = 0; i < 100; i++) {
+        dev->ops->turn(dev, 1);
+        usleep(1000);
+    }
+    CHECK(dev->ops->poll(dev, &w[0]) == -EINPROGRESS && !g->launches.escapes && !dev->ops->failed(dev));
+    fake.never = 0;
+    CHECK(result(&w[0], -EINPROGRESS) == 0 && result(&w[1], -EINPROGRESS) == 0);
+    same("a kernel's copies", wire, fake_seen_at(at), 4096);
+    CHECK(g->escape.works == 0);
+    fake_serves(0);
+    dev->ops->free(dev, NB_PLACE_STATE, at, 4096);
+    dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
+}
+
+/* Without an adapter for all memory, work waits for NIBBLE_GPU_TIMEOUT. A store that fails, fails the
  * device. */
 static void test_no_way(int copy_fails)
 {
@@ -395,7 +438,7 @@ static void test_no_way(int copy_fails)
     no_kernel();
     CHECK(result(&w, dev->ops->copy(dev, &w, at, wire, 4096)) == -ECANCELED);
     CHECK(dev->ops->failed(dev) == (copy_fails ? -EIO : -ETIMEDOUT));
-    CHECK(strstr(last_warning, copy_fails ? "adapter cannot carry" : "NIBBLE_GPU_TIMEOUT"));
+    CHECK(strstr(last_warning, copy_fails ? "adapter cannot store" : "NIBBLE_GPU_TIMEOUT"));
     fake_serves(0);
     dev->ops->free(dev, NB_PLACE_STATE, at, 4096);
     dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
@@ -451,6 +494,7 @@ int main(void)
     play(test_others);
     play(test_hand_over);
     play(test_grown);
+    play(test_fetch_fails);
     play(test_ends_between);
     fake = (struct fake_settings){0};
     test_no_way(0);

@@ -405,7 +405,7 @@ static int stage_end(struct stage *s)
                  "%lu payloads left GPU memory, %lu flushes", gpu_net_sent(), gpu_net_flushed());
     }
     HX_CHECK((gpu_net_copied() > 0) == (s->way->escapes != 0) &&
-                 (hx_log_count("I ", "no codec kernel has begun for") > 0) == (s->way->escapes != 0),
+                 (hx_log_count("I ", "no codec kernel has taken work for") > 0) == (s->way->escapes != 0),
              "%lu copies by the adapter", gpu_net_copied());
     HX_CHECK(fake_alive() == 0, "%ld things of the driver's are left", fake_alive());
     HX_CHECK(s->way->host || fake_kernels() > 0, "no kernel ran");

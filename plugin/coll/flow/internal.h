@@ -591,7 +591,6 @@ struct nb_peer_flow {
     struct nb_peer_raw raw;
 };
 
-/* State of a communicator. */
 /* Return the kinds of GPU memory (enum nb_mem) that the transport reaches. `parts`: 0 where it does not send
  * messages of two parts. */
 int nb_adapter_kinds(const struct nb_coll_comm *comm, bool parts);
@@ -604,6 +603,7 @@ struct nb_flow_adapter {
     int kinds;  /* enum nb_mem of the GPU memory that it reaches */
 };
 
+/* State of a communicator. */
 struct nb_flow {
     struct nb_peer_flow *peers; /* [nnodes] */
     bool taken_up;        /* the operation of the next window has begun, and a task samples its values */

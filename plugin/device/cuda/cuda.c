@@ -32,7 +32,11 @@ static void cuda_adapter(struct nb_device *dev, const struct nb_adapter *adapter
 {
     struct nb_gpu *g = nb_cuda_of(dev)->gpu;
 
-    nb_escape_use(&g->escape, adapter, &g->lock);
+    pthread_mutex_lock(&g->lock);
+    nb_escape_use(&g->escape, adapter, &g->ring);
+    for (struct nb_arena_map *map = g->arena.maps; map; map = map->next)
+        map->registered = false;
+    pthread_mutex_unlock(&g->lock);
     nb_gpu_register(g);
 }
 

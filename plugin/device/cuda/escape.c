@@ -30,6 +30,7 @@
 #include "base/nccl_names.h"
 
 #define PAGE ((size_t)4096)
+#define COPY_MOST ((uint64_t)1 << 20) /* bytes of a copy: every port takes messages of this size */
 #define SETTLE_NS INT64_C(5000000000) /* maximum wait for a copy at the end */
 
 /* ---- Memory that the adapter reaches ------------------------------------------------------------------- */
@@ -81,6 +82,16 @@ static int add_piece(struct nb_escape *e, const struct nb_escape_piece *made)
     return ret;
 }
 
+void nb_escape_give_up(struct nb_escape *e, const char *why)
+{
+    if (!atomic_exchange(&e->blind, true))
+        NB_INFO(
+            NCCL_INIT | NCCL_NET,
+            "cuda: GPU %d: the adapter cannot do without a codec kernel (%s). Operations wait for a kernel "
+            "that does not begin (NIBBLE_GPU_TIMEOUT)",
+            e->arena->cuda->ordinal, why);
+}
+
 void nb_escape_add(struct nb_escape *e, uint64_t base, size_t bytes, int fd, uint64_t offset)
 {
     struct nb_escape_piece made = {base, bytes, NULL};
@@ -100,14 +111,8 @@ void nb_escape_add(struct nb_escape *e, uint64_t base, size_t bytes, int fd, uin
         nb_log_mildly(false);
         if (!ret && (ret = add_piece(e, &made)) != 0)
             e->adapter->dereg(e->adapter, made.handle);
-        if (ret) {
-            atomic_store(&e->blind, true);
-            NB_INFO(
-                NCCL_INIT | NCCL_NET,
-                "cuda: GPU %d: the adapter reaches not all of its memory (%s), so that operations wait for "
-                "a codec kernel that does not begin (NIBBLE_GPU_TIMEOUT)",
-                e->arena->cuda->ordinal, strerror(-ret));
-        }
+        if (ret)
+            nb_escape_give_up(e, strerror(-ret));
     }
     pthread_mutex_unlock(&e->making);
 }
@@ -161,12 +166,11 @@ static void free_memory(struct nb_escape *e)
     e->mem_bytes = 0;
 }
 
-void nb_escape_use(struct nb_escape *e, const struct nb_adapter *adapter, pthread_mutex_t *gpu)
+void nb_escape_use(struct nb_escape *e, const struct nb_adapter *adapter, struct nb_ring *ring)
 {
-    pthread_mutex_lock(gpu);
     pthread_mutex_lock(&e->making);
     if (e->adapter) {
-        settle(e);
+        nb_escape_stop(e, ring);
         free_memory(e);
         for (unsigned i = 0; i < e->npieces; i++)
             e->adapter->dereg(e->adapter, e->piece[i].handle);
@@ -174,7 +178,6 @@ void nb_escape_use(struct nb_escape *e, const struct nb_adapter *adapter, pthrea
     }
     e->adapter = adapter;
     pthread_mutex_unlock(&e->making);
-    pthread_mutex_unlock(gpu);
 }
 
 bool nb_escape_has_adapter(struct nb_escape *e)
@@ -196,13 +199,21 @@ bool nb_escape_possible(const struct nb_escape *e)
 
 enum { IN = 1, OUT = 2 };
 
+static bool encodes(const struct nb_gpu_desc *d)
+{
+    return d->op == NB_GPU_ENCODE || d->op == NB_GPU_ULP_ENCODE || d->op == NB_GPU_DELTA4_ENCODE;
+}
+
 /* Note `bytes` bytes at *address, which becomes this processor's address of them in nb_escape_part's
  * `places`. */
 static void part(struct nb_escape *e, uint64_t *address, uint64_t bytes, int how)
 {
     if (*address && bytes)
-        e->part[e->nparts++] =
-            (struct nb_escape_part){.address = address, .at = *address, .bytes = bytes, .how = how};
+        e->part[e->nparts++] = (struct nb_escape_part){.address = address,
+                                                       .at = *address,
+                                                       .bytes = bytes,
+                                                       .how = how,
+                                                       .bound = how == OUT && encodes(&e->desc)};
 }
 
 /* As `part`, for the range of an array that begins `skip` bytes behind its base. */
@@ -291,24 +302,42 @@ static uint64_t look_up(struct nb_escape *e, uint64_t at, void **handle)
     return bytes;
 }
 
+static bool in_arena(const struct nb_escape *e, uint64_t at)
+{
+    return at - e->arena->base < e->arena->reserved;
+}
+
+/* Return whether all of a part is registered, or memory that this processor sees. An encoder's output is its
+ * bound, of which only the beginning may exist. */
+static bool is_known(struct nb_escape *e, struct nb_escape_part *p)
+{
+    void *handle;
+    uint64_t known = look_up(e, p->at, &handle), more = known;
+
+    p->copied = known > 0;
+    if (!known)
+        return !in_arena(e, p->at);
+    while (more && known < p->bytes && !p->bound)
+        known += more = look_up(e, p->at + known, &handle);
+    return p->bound || known >= p->bytes;
+}
+
 /* Find out where the work's memory lies, and give each part of GPU memory a place in this side's. Return the
  * bytes of all places, or -EAGAIN where memory is unknown as yet. */
 static int64_t place_parts(struct nb_escape *e)
 {
-    const struct nb_arena *a = e->arena;
     size_t all = 0;
-    void *handle;
 
     for (unsigned i = 0; i < e->nparts; i++) {
         struct nb_escape_part *p = &e->part[i];
 
-        p->copied = look_up(e, p->at, &handle) > 0;
-        if (!p->copied && p->at - a->base < a->reserved)
+        if (!is_known(e, p))
             return -EAGAIN;
         if (!p->copied)
             continue;
+        p->repeats = e->desc.op == NB_GPU_ZERO && p->bytes > COPY_MOST;
         p->place = all;
-        all += (p->bytes + 255) / 256 * 256;
+        all += ((p->repeats ? COPY_MOST : p->bytes) + 255) / 256 * 256;
     }
     return (int64_t)all;
 }
@@ -337,26 +366,30 @@ static int ensure(struct nb_escape *e, size_t bytes)
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
 
-/* Begin with the oldest waiting work. Return 1, 0 when it cannot be done now, or a negative errno. */
+/* Begin with the oldest waiting work. Return 1, or 0 when it cannot be done now. */
 static int begin(struct nb_escape *e, struct nb_ring *ring)
 {
     const struct nb_gpu_waiting *w = &ring->waiting[ring->first % NB_GPU_RING];
-    int64_t bytes;
+    int64_t bytes = 0;
     int ret = note_parts(e, w);
 
-    if (ret)
-        return ret;
-    bytes = place_parts(e);
+    if (!ret)
+        bytes = place_parts(e);
     if (bytes < 0)
         return 0;
-    ret = ensure(e, (size_t)bytes);
-    if (ret)
-        return ret;
+    if (!ret)
+        ret = ensure(e, (size_t)bytes);
+    if (ret) {
+        nb_escape_give_up(e, strerror(-ret));
+        return 0;
+    }
     for (unsigned i = 0; i < e->nparts; i++) {
         struct nb_escape_part *p = &e->part[i];
 
         p->seen = p->copied ? e->mem + p->place : (uint8_t *)(uintptr_t)p->at;
         *p->address = (uintptr_t)p->seen - p->skip;
+        if (p->repeats)
+            e->desc.n = COPY_MOST;
     }
     nb_ring_take_aside(ring);
     e->step = NB_ESCAPE_FETCHING;
@@ -387,14 +420,16 @@ static int copy_parts(struct nb_escape *e, int how)
             e->copied = 0;
             continue;
         }
-        void *handle = NULL, *const near = p->seen + e->copied,
+        void *handle = NULL, *const near = p->seen + (p->repeats ? 0 : e->copied),
              *const far = (void *)(uintptr_t)(p->at + e->copied);
         uint64_t bytes = look_up(e, p->at + e->copied, &handle);
 
-        if (!bytes)
-            return -EFAULT; /* the rest of it lies elsewhere */
+        if (!bytes) /* the end of an encoder's output, which is registered soon */
+            return in_arena(e, p->at + e->copied) && !atomic_load(&e->blind) ? 0 : -EFAULT;
         if (bytes > p->bytes - e->copied)
             bytes = p->bytes - e->copied;
+        if (bytes > COPY_MOST)
+            bytes = COPY_MOST;
         e->copying = bytes;
         if (how == IN)
             ret = e->adapter->copy(e->adapter, near, e->mem_handle, far, handle, bytes, &e->request);
@@ -409,13 +444,10 @@ static int copy_parts(struct nb_escape *e, int how)
 static void work(struct nb_escape *e)
 {
     const struct nb_gpu_desc *d = &e->desc;
-    const bool encodes =
-        d->op == NB_GPU_ENCODE || d->op == NB_GPU_ULP_ENCODE || d->op == NB_GPU_DELTA4_ENCODE;
-
     memset(&e->result, 0, sizeof(e->result));
     e->result.length = nb_gpu_by_processor(d, &e->result);
     for (unsigned i = 0; i < e->nparts; i++)
-        if (e->part[i].address == &d->dst && encodes)
+        if (e->part[i].bound)
             e->part[i].bytes = e->result.length > 0 ? (uint64_t)e->result.length : 0;
 }
 
@@ -432,8 +464,14 @@ static int step(struct nb_escape *e, struct nb_ring *ring)
     case NB_ESCAPE_IDLE: return ring->nwaiting && !ring->served ? begin(e, ring) : 0;
     case NB_ESCAPE_FETCHING:
         ret = copy_parts(e, IN);
-        if (ret <= 0)
-            return ret;
+        if (ret < 0) { /* nothing is stored yet, so a kernel can do it */
+            nb_escape_give_up(e, strerror(-ret));
+            settle(e);
+            nb_ring_put_back(ring);
+            return 0;
+        }
+        if (!ret)
+            return 0;
         work(e);
         e->step = NB_ESCAPE_STORING;
         e->next = 0;
@@ -454,11 +492,11 @@ void nb_escape_turn(struct nb_escape *e, struct nb_ring *ring, bool begins)
 {
     int ret = 1;
 
-    while (ret > 0 && (begins || e->step != NB_ESCAPE_IDLE))
+    while (ret > 0 && ((begins && nb_escape_possible(e)) || e->step != NB_ESCAPE_IDLE))
         ret = step(e, ring);
     if (ret >= 0)
         return;
-    NB_WARN("cuda: GPU %d: the adapter cannot carry values for a codec kernel that does not begin: %s",
+    NB_WARN("cuda: GPU %d: the adapter cannot store the results of a codec kernel's work: %s",
             e->arena->cuda->ordinal, strerror(-ret));
     settle(e);
     nb_ring_fail(ring, ret);

@@ -187,8 +187,16 @@ void nb_gpu_register(struct nb_gpu *g)
 {
     struct nb_arena_map map;
 
-    while (nb_escape_has_adapter(&g->escape) && next_map(g, &map)) {
+    if (!nb_escape_has_adapter(&g->escape))
+        return;
+    if (g->arena.virtual_memory && !g->arena.for_adapters) {
+        nb_escape_give_up(&g->escape, "the GPU's memory is not for adapters");
+        return;
+    }
+    while (next_map(g, &map)) {
+        nb_log_mildly(true); /* without a descriptor the address may do */
         const int fd = nb_cuda_dmabuf(&g->cuda, map.at, map.bytes);
+        nb_log_mildly(false);
         nb_escape_add(&g->escape, map.at, map.bytes, fd, 0);
         if (fd >= 0)
             close(fd);

@@ -176,10 +176,11 @@ int nb_ring_room(struct nb_ring *ring, unsigned descriptors);
 ssize_t nb_ring_poll(struct nb_ring *ring, struct nb_work *work);
 /* Note the finished descriptors. Return the number of unfinished ones. */
 unsigned nb_ring_sweep(struct nb_ring *ring);
-/* take_aside: take the oldest waiting work aside, so that no kernel gets it. finish_aside: finish it with the
- * results that `res` and `found` hold, as a kernel would have left them. cancel_waiting: finish it, and all
- * waiting work, with -ECANCELED. */
+/* take_aside: take the oldest waiting work aside, so that no kernel gets it. put_back: let it wait again,
+ * as the oldest. finish_aside: finish it with the results that `res` and `found` hold, as a kernel would
+ * have left them. cancel_waiting: finish it, and all waiting work, with -ECANCELED. */
 void nb_ring_take_aside(struct nb_ring *ring);
+void nb_ring_put_back(struct nb_ring *ring);
 void nb_ring_finish_aside(struct nb_ring *ring, const struct nb_gpu_result *res, const uint32_t *found);
 void nb_ring_cancel_waiting(struct nb_ring *ring);
 /* Finish all unfinished work with -ECANCELED after the device has failed and `error` was logged. */
@@ -207,7 +208,9 @@ struct nb_escape_part {
     uint64_t at;       /* the GPU's address of the first byte */
     uint64_t bytes, skip;
     int how;
+    bool bound;    /* the bound of an encoder's output */
     bool copied;   /* it lies in GPU memory */
+    bool repeats;  /* its copy is stored again and again */
     size_t place;  /* its copy's in `mem` */
     uint8_t *seen; /* this processor's address */
 };
@@ -244,14 +247,15 @@ struct nb_escape {
 void nb_escape_init(struct nb_escape *escape, const struct nb_arena *arena, const struct nb_clock *clock);
 void nb_escape_destroy(struct nb_escape *escape);
 
-/* Use this adapter from now on, NULL: none. All registrations with the one before end. `gpu`: the lock of
- * struct nb_gpu, not held. */
-void nb_escape_use(struct nb_escape *escape, const struct nb_adapter *adapter, pthread_mutex_t *gpu);
+/* Use this adapter from now on, NULL: none. All registrations with the one before end, and waiting work is
+ * cancelled. Under the lock of struct nb_gpu. */
+void nb_escape_use(struct nb_escape *escape, const struct nb_adapter *adapter, struct nb_ring *ring);
 /* Return whether there is one. Any thread, without that lock. */
 bool nb_escape_has_adapter(struct nb_escape *escape);
-/* Register GPU memory with the adapter, unless it is. Where that fails there is no escape any more, after
- * a log line. `fd`, `offset`: as in struct nb_adapter, -1: none. nb_escape_remove ends it. Any thread,
- * without the lock of struct nb_gpu. */
+/* Use the adapter no more, and log why. Any thread. */
+void nb_escape_give_up(struct nb_escape *escape, const char *why);
+/* Register GPU memory with the adapter, unless it is. Where that fails, give up. `fd`, `offset`: as in
+ * struct nb_adapter, -1: none. nb_escape_remove ends it. Any thread, without the lock of struct nb_gpu. */
 void nb_escape_add(struct nb_escape *escape, uint64_t base, size_t bytes, int fd, uint64_t offset);
 void nb_escape_remove(struct nb_escape *escape, uint64_t base);
 
@@ -366,6 +370,7 @@ struct nb_launches {
     int said;                      /* the launch of a kernel of its own was logged */
     int64_t stalled_ns;            /* time since which waiting work has no kernel that runs. 0: it has none */
     bool escapes;                  /* this processor does waiting work */
+    bool escape_said;              /* that was logged */
 };
 
 /* Make streams, events and places for a GPU of `multiprocessors`. `how`, `thread`, `mbps` and `lock` are set

@@ -258,6 +258,13 @@ void nb_ring_take_aside(struct nb_ring *r)
     r->aside = take_waiting(r);
 }
 
+void nb_ring_put_back(struct nb_ring *r)
+{
+    r->waiting[--r->first % NB_GPU_RING] = r->aside;
+    r->nwaiting++;
+    r->aside = (struct nb_gpu_waiting){0};
+}
+
 static void finish_aside(struct nb_ring *r, ssize_t result)
 {
     finish(r, r->aside.work, r->aside.inflight, result);
@@ -304,9 +311,10 @@ ssize_t nb_ring_poll(struct nb_ring *r, struct nb_work *work)
 
 int nb_ring_room(struct nb_ring *r, unsigned descriptors)
 {
-    for (unsigned i = 0; i < descriptors; i++)
-        if (r->nwaiting + descriptors > NB_GPU_RING ||
-            !look(r, (unsigned)((r->published + r->nwaiting + i) % NB_GPU_RING))) {
+    const unsigned before = r->nwaiting + (r->aside.work != NULL); /* they may come into the ring first */
+
+    for (unsigned i = before; i < before + descriptors; i++)
+        if (i >= NB_GPU_RING || !look(r, (unsigned)((r->published + i) % NB_GPU_RING))) {
             r->full++;
             return 0;
         }

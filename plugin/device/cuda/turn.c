@@ -226,14 +226,16 @@ static void watch(struct nb_launches *l, int64_t since, uint64_t started, uint64
         return;
     NB_WARN("cuda: GPU %d: no work was finished for %lld s (NIBBLE_GPU_TIMEOUT): %s. %llu kernels launched "
             "outside captures, %llu begun, %llu ended, %llu told to end, first unfinished descriptor %llu of "
-            "%llu (operation %u)",
+            "%llu (operation %u), %u works without a kernel",
             l->cuda->ordinal, (long long)l->ctx->params->gpu_timeout,
             started == ended ? "the codec kernel has not begun: the GPU is full, or its stream waits for "
                                "work that waits for nibble"
                              : "the codec kernel runs, but makes no progress",
             (unsigned long long)atomic_load(&l->launched), (unsigned long long)started,
             (unsigned long long)ended, (unsigned long long)l->told, (unsigned long long)r->oldest,
-            (unsigned long long)r->published, r->host->ring.desc[r->oldest % NB_GPU_RING].op);
+            (unsigned long long)r->published,
+            r->oldest < r->published ? r->host->ring.desc[r->oldest % NB_GPU_RING].op : 0u,
+            r->nwaiting + (r->aside.work != NULL));
     nb_ring_fail(l->ring, -ETIMEDOUT);
 }
 
@@ -304,17 +306,21 @@ int nb_launches_drain(struct nb_launches *l)
  * there is such work, or a window that would bring some. */
 static void escape(struct nb_launches *l, bool wants)
 {
-    if (l->ring->served) {
-        l->stalled_ns = 0;
+    const bool possible = nb_escape_possible(l->escape);
+
+    if (l->ring->served || !possible)
         l->escapes = false;
-    } else if (!wants) {
+    if (l->ring->served || !wants)
         l->stalled_ns = 0;
-    } else if (!l->stalled_ns) {
+    else if (!l->stalled_ns)
         l->stalled_ns = l->now;
-    } else if (!l->escapes && l->now - l->stalled_ns > ESCAPE_NS && nb_escape_possible(l->escape)) {
+    else if (possible && l->now - l->stalled_ns > ESCAPE_NS)
         l->escapes = true;
+    if (l->escapes && !l->escape_said) {
+        l->escape_said = true;
         NB_INFO(NCCL_NET,
-                "cuda: GPU %d: no codec kernel has begun for %d ms. Until one does, this processor codes the "
+                "cuda: GPU %d: no codec kernel has taken work for %d ms. Until one does, this processor "
+                "codes the "
                 "values, and the adapter carries them",
                 l->cuda->ordinal, (int)(ESCAPE_NS / 1000000));
     }

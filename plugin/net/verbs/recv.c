@@ -113,7 +113,7 @@ int nb_verbs_recv_new(struct nb_verbs_dev *dev, int nqps, int fd, struct nb_verb
     r->sizes = (uint64_t *)(void *)c->mem;
     r->grants = c->mem + SIZES * sizeof(uint64_t);
     r->flush_to = r->grants + TABLE_BYTES;
-    if (!(dev->mem_support & (NB_MEM_CUDA | NB_MEM_DMABUF)) || r->c.hca->conf->flush_disable)
+    if (!(dev->mem_support & (NB_MEM_CUDA | NB_MEM_DMABUF)))
         return 0;
     r->flush.free = c->hca->attr.max_qp_wr > 0 && c->hca->attr.max_qp_wr < FLUSH_DEPTH
                         ? (unsigned)c->hca->attr.max_qp_wr
@@ -289,7 +289,7 @@ int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, vo
         if (sizes[i] > 0 && m && (m->type == NB_MEM_CUDA || m->dmabuf))
             last = i;
     }
-    if (!r->flush.qp || last < 0)
+    if (!r->flush.qp || last < 0 || r->c.hca->conf->flush_disable)
         return 0;
     m = mhandles[last];
     /* A flush cannot be tried again later, so wait for room. Reads of this very adapter take microseconds. */

@@ -55,7 +55,8 @@ struct nb_events {
     _Atomic uint32_t unlaunched[NB_FUNC_COUNT]; /* uncaptured calls since the last launch */
     _Atomic int64_t
         pending[NB_FUNC_COUNT]; /* uncaptured calls without a launch event. Too high rather than too low */
-    atomic_bool misled; /* NCCL has taken CollNet where the tuner's table had another algorithm first */
+    atomic_bool elsewhere; /* the tuner's tables said that no operation of the last launch reaches CollNet */
+    atomic_bool misled;    /* NCCL has taken CollNet where the tuner's table had another algorithm first */
     atomic_bool bypassed, put[NB_PAST_COUNT]; /* 1: already logged */
     _Atomic uint64_t past[NB_PAST_WAYS][NB_PAST_COUNT];
     _Atomic uint64_t n_calls, n_calls_dropped, n_launches, n_recorded, n_elsewhere, n_orphans,
@@ -339,7 +340,6 @@ static _Thread_local struct {
     struct nb_events *events;
     bool
         sums; /* an operation of the launch is an all-reduce that reaches CollNet, whose end is not counted */
-    bool elsewhere; /* the tuner's tables said that no operation of the launch reaches CollNet */
 } kernel;
 
 #define KERNEL 0x7u /* marks, like MARK above */
@@ -370,7 +370,7 @@ void *nb_events_kernel(struct nb_events *ev, void *stream)
     kernel.launches = to;
     kernel.events = ev;
     kernel.sums = false;
-    kernel.elsewhere = !reaches;
+    atomic_store_explicit(&ev->elsewhere, !reaches, memory_order_relaxed);
     kernel.state = kernel.launch ? OPEN : IDLE;
     return kernel.state == OPEN ? (void *)(uintptr_t)KERNEL : NULL;
 }
@@ -444,10 +444,11 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
     atomic_store_explicit(&ev->unlaunched[func], 0, memory_order_relaxed);
     known = look_up(ev, op->call, &call);
     if (known && !call.captured) {
+        const unsigned choice = nb_queue_choice(ev->queue);
         atomic_fetch_sub_explicit(&ev->pending[call.func], 1, memory_order_relaxed);
         if (!may_have(ev, NB_FUNC_ALL_REDUCE) && !may_have(ev, NB_FUNC_ALL_GATHER) &&
             !may_have(ev, NB_FUNC_REDUCE_SCATTER))
-            nb_queue_all_launched(ev->queue);
+            nb_queue_all_launched(ev->queue, choice);
     }
     missing = missing_before(ev, func, op->seq, known && call.captured);
     if (type < 0) {
@@ -457,7 +458,7 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
         return;
     }
     reaches = reaches_collnet(op->algo, ev->nnodes, &chain) && !op->symmetric;
-    if (reaches && known && !call.captured && kernel.elsewhere && kernel.events == ev &&
+    if (reaches && known && !call.captured && atomic_load_explicit(&ev->elsewhere, memory_order_relaxed) &&
         !atomic_exchange(&ev->misled, true))
         NB_INFO(NCCL_INIT | NCCL_NET,
                 "profiler: comm 0x%llx: NCCL carries out %s over %s, for which the tuner's table had another "

@@ -221,9 +221,14 @@ bool nb_queue_may_reach(const struct nb_queue *q)
     return atomic_load_explicit(&q->choice, memory_order_relaxed) != ASKED;
 }
 
-void nb_queue_all_launched(struct nb_queue *q)
+unsigned nb_queue_choice(const struct nb_queue *q)
 {
-    atomic_store_explicit(&q->choice, 0, memory_order_relaxed);
+    return atomic_load_explicit(&q->choice, memory_order_relaxed);
+}
+
+void nb_queue_all_launched(struct nb_queue *q, unsigned choice)
+{
+    atomic_compare_exchange_strong(&q->choice, &choice, 0);
 }
 
 /* ---- records ----------------------------------------------------------------------------------------- */

@@ -113,13 +113,14 @@ void nb_queue_description(struct nb_queue *queue, uint32_t *nranks, char *name, 
 /* Return 1 when NCCL's profiler events of this communicator reach this plugin. */
 int nb_queue_is_profiled(struct nb_queue *queue);
 
-/* chosen: note the algorithm that NCCL is about to choose for an operation of this communicator, by the
- * table of its tuner. may_reach: return false where NCCL has asked its tuner for operations that are not
- * launched yet, and chose CollNet for none of them. all_launched: note that there are none left. Any
- * thread. */
+/* chosen: note the algorithm that NCCL is about to choose for an operation of this communicator, by the table
+ * of its tuner. may_reach: return false where NCCL has asked its tuner for operations that are not launched
+ * yet, and chose CollNet for none of them. all_launched: note that there are none left, unless the tuner was
+ * asked since `choice` was returned. Any thread. */
 void nb_queue_chosen(struct nb_queue *queue, bool reaches);
 bool nb_queue_may_reach(const struct nb_queue *queue);
-void nb_queue_all_launched(struct nb_queue *queue);
+unsigned nb_queue_choice(const struct nb_queue *queue);
+void nb_queue_all_launched(struct nb_queue *queue, unsigned choice);
 
 /* Append a record. Return 0, -ENOTCONN without a consumer, or -ENOSPC when the record was dropped. */
 int nb_queue_push(struct nb_queue *queue, const struct nb_record *record);
