@@ -209,7 +209,7 @@ int main(int argc, char **argv)
             if (k)
                 k->seen = 1;
             if (!asked_for(e->name, argv + at, argc - at) ||
-                (quick && *quick == '1' && argc == at && number++ % 10)) /* one in ten, of all kinds */
+                (quick && *quick == '1' && argc == at && number++ % 15)) /* one in 15, of all kinds */
                 continue;
             if (list)
                 printf("%s\n", e->name);

@@ -51,8 +51,9 @@ static float next(struct stream *s)
 
 /*
  * Weights of a shard walk, in one of two directions at a time: +a, +b, -a, -b and so on, so that a change is
- * unrelated to the change before. A step's gradients, of all nodes, lean against the change that follows
- * them. So weights move as their sums say, as far as signs go.
+ * unrelated to the change before. They drift meanwhile, since weights never come back exactly. A step's
+ * gradients, of all nodes, lean against the change that follows them. So weights move as their sums say, as
+ * far as signs go.
  */
 #define STRIDE 2e-4f
 
@@ -103,8 +104,9 @@ void data_make(const struct event *e, size_t index, int rank, size_t n, float *o
 {
     struct stream base = stream(3, e->truth, (uint64_t)rank, 0);
     struct stream first = direction(e, rank, 0), second = direction(e, rank, 1);
-    struct stream noise = stream(5, index, (uint64_t)rank, 0);
+    struct stream noise = stream(5, index, (uint64_t)rank, 0), third = stream(4, e->truth, (uint64_t)rank, 3);
 
+    const float drift = STRIDE / 8 * (float)(e->version / 4);
     const float a = e->version % 4 == 1 || e->version % 4 == 2 ? STRIDE : 0.0f;
     const float b = e->version % 4 >= 2 ? STRIDE : 0.0f;
 
@@ -122,7 +124,7 @@ void data_make(const struct event *e, size_t index, int rank, size_t n, float *o
         break;
     case C_WEIGHTS:
         for (size_t i = 0; i < n; i++)
-            out[i] = 0.02f * next(&base) + a * next(&first) + b * next(&second);
+            out[i] = 0.02f * next(&base) + a * next(&first) + b * next(&second) + drift * next(&third);
         break;
     case C_STATE:
         for (size_t i = 0; i < n; i++)
