@@ -33,8 +33,8 @@ says()
     grep -q -e "$1" "$dir/log" || fail "$name does not say: $1"
 }
 
-# Little more text than the trainer asks for: validation reads a share of it, and took most of the time. One run
-# below takes the trainer's own text, the licenses. Use the sources where the machine has none.
+# Little more text than the trainer asks for: validation reads a share of it, and took most of the time. One
+# run below takes the trainer's own text, the licenses. Use the sources where the machine has none.
 licenses=/usr/share/common-licenses
 [ -d $licenses ] && default= || { licenses=${NB_SRCDIR:-.}/plugin && default="--text $licenses"; }
 find $licenses -type f | sort | xargs cat 2>/dev/null | head -c 66000 >"$dir/text"
