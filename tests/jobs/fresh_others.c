@@ -18,24 +18,6 @@ static struct fsdp sharded(struct job *job, int units)
     return sharded_on(job, comm_between(job, NULL), units);
 }
 
-static void passes(struct fsdp *f)
-{
-    fsdp_forward(f);
-    fsdp_backward(f);
-}
-
-static void train(struct fsdp *f)
-{
-    passes(f);
-    fsdp_update(f);
-}
-
-static void forward_only(struct fsdp *f)
-{
-    fsdp_forward(f);
-    fsdp_release(f);
-}
-
 static void copy_weights(struct model *to, const struct model *from)
 {
     for (int i = 0; i < to->units; i++)
@@ -74,8 +56,8 @@ static void stale_actor(struct job *job)
     copy_weights(actor.model, learner.model);
     while (job_step(job)) {
         for (int k = 0; k < 3; k++)
-            forward_only(&actor);
-        train(&learner);
+            fsdp_forward_only(&actor);
+        fsdp_step(&learner);
         if (job_every(job, 4))
             copy_weights(actor.model, learner.model);
     }
@@ -91,7 +73,7 @@ static void hard_targets(struct job *job)
         if (job_now(job) % 20 == 0)
             copy_weights(target.model, online.model);
         fsdp_forward(&online);
-        forward_only(&target);
+        fsdp_forward_only(&target);
         fsdp_backward(&online);
         fsdp_update(&online);
     }
@@ -105,10 +87,10 @@ static void preferences(struct job *job)
 
     copy_weights(reference.model, policy.model);
     while (job_step(job)) {
-        forward_only(&reference);
-        forward_only(&policy);
-        forward_only(&reference);
-        train(&policy);
+        fsdp_forward_only(&reference);
+        fsdp_forward_only(&policy);
+        fsdp_forward_only(&reference);
+        fsdp_step(&policy);
     }
 }
 
@@ -130,7 +112,7 @@ static void twin_critics(struct job *job)
         fsdp_update(&b);
         if (job_every(job, 2)) {
             fsdp_forward(&actor);
-            forward_only(&a);
+            fsdp_forward_only(&a);
             fsdp_backward(&actor);
             fsdp_update(&actor);
         }
@@ -160,7 +142,7 @@ static void svrg(struct job *job)
             copy_weights(snapshot, m);
             swap_names(snapshot, full);
             for (int k = 0; k < 4; k++)
-                passes(&s);
+                fsdp_pass(&s);
             swap_names(snapshot, full);
             for (int i = 0; i < 3; i++)
                 for (size_t k = 0; k < m->unit[i].n; k++) {
@@ -171,8 +153,8 @@ static void svrg(struct job *job)
         }
         for (int i = 0; i < 3; i++)
             snapshot->unit[i].seed = m->unit[i].seed; /* the same batch */
-        passes(&f);
-        passes(&s);
+        fsdp_pass(&f);
+        fsdp_pass(&s);
         for (int i = 0; i < 3; i++)
             for (size_t k = 0; k < m->unit[i].n; k++) {
                 m->unit[i].w[k] -= 0.05f * (m->unit[i].sum[k] - snapshot->unit[i].sum[k] + mean[i][k]);
@@ -200,7 +182,7 @@ static void gradient_surgery(struct job *job)
     while (job_step(job)) {
         for (int task = 0; task < 2; task++) {
             swap_names(m, names[task]);
-            passes(&f);
+            fsdp_pass(&f);
             swap_names(m, names[task]);
             for (int i = 0; i < 4 && !task; i++) {
                 memcpy(first[i], m->unit[i].sum, m->unit[i].n * sizeof(float));
@@ -260,7 +242,7 @@ static void conjugate(struct job *job, int gathered)
         step[i] = values(job, f.model->unit[i].n);
     }
     while (job_step(job)) {
-        passes(&f);
+        fsdp_pass(&f);
         for (int i = 0; i < UNITS; i++)
             for (size_t k = 0; k < f.model->unit[i].n; k++) {
                 left[i][k] = p[i][k] = -f.model->unit[i].sum[k];
@@ -271,7 +253,7 @@ static void conjugate(struct job *job, int gathered)
             struct fsdp *on = gathered ? &along : &f;
             double before = 1e-30, curvature = 1e-30, after = 0;
             if (gathered)
-                forward_only(&f);
+                fsdp_forward_only(&f);
             fsdp_forward(on);
             fsdp_backward_by(on, products, &d, 0);
             fsdp_updated(on);
@@ -322,7 +304,7 @@ static void influence(struct job *job)
         for (int i = 0; i < UNITS && job_now(job) % 50 == 0; i++)
             for (size_t k = 0; k < f.model->unit[i].n; k++)
                 p[i][k] = example[i][k] = f.model->unit[i].scale[k / ROW] * noise(&d.random);
-        forward_only(&f);
+        fsdp_forward_only(&f);
         fsdp_forward(&v);
         fsdp_backward_by(&v, products, &d, 0);
         fsdp_updated(&v);
@@ -356,7 +338,7 @@ static void average_in_turns(struct job *job)
 
     while (job_step(job)) {
         const struct unit *u = &f.model->unit[job_now(job) % 4];
-        passes(&f);
+        fsdp_pass(&f);
         for (int r = 0; r < NODES; r++)
             for (size_t i = 0; i < u->n; i++)
                 x[r][i] = u->w[i] + 1e-5f * noise(&random);
@@ -374,7 +356,7 @@ static void resharded(struct job *job, int every)
     float *x[NODES] = {values(job, n), values(job, n)};
 
     while (job_step(job)) {
-        train(&f);
+        fsdp_step(&f);
         for (int i = 3; i >= 0 && job_every(job, every); i--) {
             const struct unit *u = &f.model->unit[i];
             const float *const state[3] = {u->m, u->v, u->w};
@@ -404,7 +386,7 @@ static void local_adam(struct job *job)
             square[i][r] = values(job, f.model->unit[i].n);
         }
     while (job_step(job)) {
-        forward_only(&f);
+        fsdp_forward_only(&f);
         for (int i = UNITS - 1; i >= 0; i--) {
             struct unit *u = &f.model->unit[i];
             for (int r = 0; r < NODES; r++) {
@@ -453,7 +435,7 @@ static void kv_cache_beside(struct job *job)
                     partial_products(&random, (uint64_t)i, 256, n, x[r]);
                 sum_exactly(&f, n, x[0], x[1]);
             }
-        train(&f);
+        fsdp_step(&f);
     }
 }
 
@@ -476,7 +458,7 @@ static void split_embedding(struct job *job)
                     x[r][token * WIDTH + k] = word % NODES == r ? e->unit[0].w[word * WIDTH + k] : 0.0f;
         }
         sum_exactly(&f, n, x[0], x[1]);
-        train(&f);
+        fsdp_step(&f);
         model_gradient(e, 0, 0);
         model_reduced(e, 0);
         model_update(e);
@@ -495,7 +477,7 @@ static void remade_shards(struct job *job)
             comm_close(f.comm);
             f = fsdp_open(job, comm_between(job, NULL), f.model, 2);
         }
-        train(&f);
+        fsdp_step(&f);
     }
 }
 
@@ -563,7 +545,7 @@ static void averages_evaluated(struct job *job)
         memcpy(average[i], f.model->unit[i].w, f.model->unit[i].n * sizeof(float));
     }
     while (job_step(job)) {
-        train(&f);
+        fsdp_step(&f);
         for (int i = 0; i < 4; i++)
             for (size_t k = 0; k < f.model->unit[i].n; k++)
                 average[i][k] += 0.05f * (f.model->unit[i].w[k] - average[i][k]);
@@ -577,7 +559,7 @@ static void averages_evaluated(struct job *job)
                 memcpy(average[i], held, bytes);
             }
             for (int batch = 0; !back && batch < 3; batch++)
-                forward_only(&f);
+                fsdp_forward_only(&f);
         }
     }
 }

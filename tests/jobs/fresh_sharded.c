@@ -16,24 +16,6 @@ static struct fsdp sharded(struct job *job, int units)
                      2);
 }
 
-static void forward_only(struct fsdp *f)
-{
-    fsdp_forward(f);
-    fsdp_release(f);
-}
-
-static void passes(struct fsdp *f)
-{
-    fsdp_forward(f);
-    fsdp_backward(f);
-}
-
-static void train(struct fsdp *f)
-{
-    passes(f);
-    fsdp_update(f);
-}
-
 /* Make the gradient of a micro-batch with noise of the job's own. */
 static void gradient(void *random, struct unit *u, int number)
 {
@@ -78,7 +60,7 @@ static void upcycled_experts(struct job *job)
     for (int i = 2; i < 7; i++)
         copy_layer(&f.model->unit[i], &f.model->unit[1]);
     while (job_step(job))
-        train(&f);
+        fsdp_step(&f);
 }
 
 /* Gradual stacking: train three layers, then put copies of them on top. */
@@ -92,7 +74,7 @@ static void stacked_depth(struct job *job)
             copy_layer(&f.model->unit[3 + i], &f.model->unit[i]);
             f.skip = 0;
         }
-        train(&f);
+        fsdp_step(&f);
     }
 }
 
@@ -107,8 +89,8 @@ static void population(struct job *job)
 
     same_task(b.model, a.model);
     while (job_step(job)) {
-        train(&a);
-        train(&b);
+        fsdp_step(&a);
+        fsdp_step(&b);
         if (job_every(job, 20)) {
             copy_weights(b.model, a.model);
             for (int i = 0; i < 4; i++) {
@@ -166,7 +148,7 @@ static void ragged_micro_batches(struct job *job)
 
     while (job_step(job)) {
         for (int k = (int)(draw(&random) % 4); k >= 0; k--)
-            passes(&f);
+            fsdp_pass(&f);
         fsdp_update(&f);
     }
 }
@@ -179,7 +161,7 @@ static void task_heads(struct job *job)
 
     while (job_step(job)) {
         f.skip = 0xfu << 3 & ~(1u << (3 + draw(&random) % 4));
-        train(&f);
+        fsdp_step(&f);
     }
 }
 
@@ -321,7 +303,7 @@ static void ewc_fisher(struct job *job)
             for (size_t j = 0; j < u->n; j++)
                 u->target[j] = u->w[j] + 0.03f * noise(&random);
         }
-        passes(&f);
+        fsdp_pass(&f);
         for (int i = 0; job_now(job) >= TASK && i < 4; i++)
             for (size_t j = 0; j < f.model->unit[i].n; j++)
                 f.model->unit[i].sum[j] += 10.0f * fisher[i][j] * (f.model->unit[i].w[j] - anchor[i][j]);
@@ -342,7 +324,7 @@ static void scored(struct job *job, unit_fill fill, int every, int batches)
             for (int i = 0; i < 4; i++)
                 memory_give(job_memory(job), f.grads[i]), f.grads[i] = 0;
         }
-        train(&f);
+        fsdp_step(&f);
     }
 }
 JOB(grand_scores, scored(job, magnitudes, 10, 4))
@@ -414,7 +396,7 @@ static void by_rule(struct job *job, rule apply, ncclDataType_t grad)
         y[i] = values(job, f.model->unit[i].n);
     }
     while (job_step(job)) {
-        passes(&f);
+        fsdp_pass(&f);
         for (int i = 0; i < 4; i++)
             apply(f.model, i, x[i], y[i], &random);
         fsdp_updated(&f);
@@ -743,7 +725,7 @@ static void layers_drawn(struct job *job)
     while (job_step(job)) {
         if (job_now(job) % 10 == 0)
             f.frozen = 0x7eu & ~(2u << draw(&random) % 6) & ~(2u << draw(&random) % 6);
-        train(&f);
+        fsdp_step(&f);
     }
 }
 
@@ -799,14 +781,14 @@ static void line_search(struct job *job)
     while (job_step(job)) {
         const float start = whole_loss(m);
         float rate = 4.0f, now = INFINITY;
-        passes(&f);
+        fsdp_pass(&f);
         for (int i = 0; i < 4; i++)
             memcpy(before[i], m->unit[i].w, m->unit[i].n * sizeof(float));
         for (int trial = 0; trial < 4 && now > 0.999f * start; trial++, rate *= 0.4f) {
             for (int i = 0; i < 4; i++)
                 for (size_t k = 0; k < m->unit[i].n; k++)
                     m->unit[i].w[k] = before[i][k] - rate * m->unit[i].sum[k];
-            forward_only(&f);
+            fsdp_forward_only(&f);
             now = whole_loss(m);
             all_reduce_scalar(f.comm, loss, 0.5f * now, 0.5f * now);
         }

@@ -77,13 +77,6 @@ static void backward_unapplied(struct fsdp *f)
     drop(f);
 }
 
-static void train(struct fsdp *f)
-{
-    fsdp_forward(f);
-    fsdp_backward(f);
-    fsdp_update(f);
-}
-
 /* ---- two gradients a step ------------------------------------------------------------------------------ */
 
 /* Move all weights by `by` along the summed gradients, scaled to a norm of 1 in each unit (`scaled`),
@@ -302,7 +295,7 @@ static void instead(struct job *job, filler fill, int every, ncclDataType_t grad
     scale_loss(f.model, loss_scale);
     while (job_step(job)) {
         if (!job_every(job, every)) {
-            train(&f);
+            fsdp_step(&f);
             continue;
         }
         fsdp_forward(&f);
@@ -323,7 +316,7 @@ static void evaluation_sums(struct job *job)
     uint64_t random = 47;
 
     while (job_step(job)) {
-        train(&f);
+        fsdp_step(&f);
         for (int batch = 0; job_every(job, 50) && batch < 5; batch++) {
             struct buffer b = {.type = ncclFloat32, .n = n};
             fsdp_forward(&f);
@@ -369,8 +362,8 @@ static void ppo(struct job *job, size_t critic_n)
             all_reduce(world, &(struct buffer){.type = ncclFloat32, .n = ADVANTAGES, .send = at, .recv = at},
                        x, x);
         }
-        train(&actor);
-        train(&critic);
+        fsdp_step(&actor);
+        fsdp_step(&critic);
     }
 }
 JOB(ppo_one_comm, ppo(job, 16384))
@@ -386,7 +379,7 @@ static void adapters(struct job *job, int turn)
     while (job_step(job)) {
         const int now = turn ? job_now(job) / turn % 4 : (int)(draw(&random) % 4);
         f.skip = 0xfffu & ~(7u << 3 * now);
-        train(&f);
+        fsdp_step(&f);
     }
 }
 JOB(adapters_at_random, adapters(job, 0))
@@ -420,7 +413,7 @@ static void perturbed(struct job *job, int inner, ncclDataType_t grad)
             for (size_t i = 0; i < n; i++)
                 x[i] -= 0.01f * (g[0][i] + g[1][i] > 0 ? 1.0f : -1.0f);
         }
-        train(&f);
+        fsdp_step(&f);
     }
 }
 JOB(perturbed_inputs, perturbed(job, 3, ncclFloat32))

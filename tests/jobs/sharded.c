@@ -7,11 +7,8 @@
 
 static void train(struct job *job, struct fsdp *f)
 {
-    while (job_step(job)) {
-        fsdp_forward(f);
-        fsdp_backward(f);
-        fsdp_update(f);
-    }
+    while (job_step(job))
+        fsdp_step(f);
 }
 
 static struct fsdp usual(struct job *job, int version, enum optimizer optimizer)

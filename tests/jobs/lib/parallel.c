@@ -202,6 +202,24 @@ void fsdp_run_unit(struct fsdp *f, int i, int backwards)
     f->model->unit[i] = one.unit[0];
 }
 
+void fsdp_pass(struct fsdp *f)
+{
+    fsdp_forward(f);
+    fsdp_backward(f);
+}
+
+void fsdp_step(struct fsdp *f)
+{
+    fsdp_pass(f);
+    fsdp_update(f);
+}
+
+void fsdp_forward_only(struct fsdp *f)
+{
+    fsdp_forward(f);
+    fsdp_release(f);
+}
+
 void fsdp_backward_by(struct fsdp *f, unit_fill fill, void *arg, int gradients)
 {
     struct model *m = f->model, view = *m;

@@ -49,6 +49,10 @@ void fsdp_update(struct fsdp *fsdp);
 void fsdp_updated(struct fsdp *fsdp);
 /* Free the weights after a forward pass without a backward pass. */
 void fsdp_release(struct fsdp *fsdp);
+/* pass: forwards and backwards. step: a pass and the update. forward_only: a forward pass by itself. */
+void fsdp_pass(struct fsdp *fsdp);
+void fsdp_step(struct fsdp *fsdp);
+void fsdp_forward_only(struct fsdp *fsdp);
 /* Run one unit forwards, or backwards with its reduce-scatter. */
 void fsdp_run_unit(struct fsdp *fsdp, int unit, int backwards);
 /* Run a backward pass whose contributions `fill` writes to unit.g. gradients: they count as such, else they
