@@ -104,10 +104,7 @@ ncclResult_t nb_api_coll_close_listen(void *listen_comm)
 
 ncclResult_t nb_api_coll_reg_mr(void *coll_comm, void *data, size_t size, int type, void **mhandle)
 {
-    NB_REQUIRE(coll_comm);
-    NB_REQUIRE(mhandle);
-    *mhandle = NULL;
-    return nb_result(nb_coll_reg_mr(coll_comm, data, size, type, mhandle));
+    return nb_api_coll_reg_mr_dma_buf(coll_comm, data, size, type, 0, -1, mhandle);
 }
 
 ncclResult_t nb_api_coll_reg_mr_dma_buf(void *coll_comm, void *data, size_t size, int type, uint64_t offset,
