@@ -153,7 +153,7 @@ struct nb_net_ops {
     /* Copy `size` bytes by the adapter itself, without the peer and without the GPU's driver. One side is GPU
      * memory, the other host memory, and both are registered with this connection. The GPU sees the bytes
      * when the request is done. 0 with *request == NULL means try again later. -EOPNOTSUPP: this connection
-     * cannot copy. As with iflush, the peer's end neither prevents a copy nor ends one in flight. A transport
+     * cannot copy. As flushes do, copies begin and complete also after the peer's end. A transport
      * with this function takes reg_mr, reg_mr_dmabuf and dereg_mr from any thread. NULL in the table: it has
      * no adapter. */
     int (*icopy)(void *recv_comm, void *to, void *to_mhandle, const void *from, void *from_mhandle,

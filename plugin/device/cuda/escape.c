@@ -24,7 +24,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/log.h"
 #include "base/nccl_names.h"
@@ -204,8 +203,7 @@ static bool encodes(const struct nb_gpu_desc *d)
     return d->op == NB_GPU_ENCODE || d->op == NB_GPU_ULP_ENCODE || d->op == NB_GPU_DELTA4_ENCODE;
 }
 
-/* Note `bytes` bytes at *address, which becomes this processor's address of them in nb_escape_part's
- * `places`. */
+/* Note `bytes` bytes at *address. `begin` replaces *address by this processor's address of these bytes. */
 static void part(struct nb_escape *e, uint64_t *address, uint64_t bytes, int how)
 {
     if (*address && bytes)
@@ -420,8 +418,9 @@ static int copy_parts(struct nb_escape *e, int how)
             e->copied = 0;
             continue;
         }
-        void *handle = NULL, *const near = p->seen + (p->repeats ? 0 : e->copied),
-             *const far = (void *)(uintptr_t)(p->at + e->copied);
+        void *const near = p->seen + (p->repeats ? 0 : e->copied);
+        void *const far = (void *)(uintptr_t)(p->at + e->copied);
+        void *handle = NULL;
         uint64_t bytes = look_up(e, p->at + e->copied, &handle);
 
         if (!bytes) /* the end of an encoder's output, which is registered soon */
@@ -440,12 +439,11 @@ static int copy_parts(struct nb_escape *e, int how)
     }
 }
 
-/* Do the work, and keep only what it has written of its output. */
+/* Do the work. Of an encoder's output keep the bytes that it has written. */
 static void work(struct nb_escape *e)
 {
-    const struct nb_gpu_desc *d = &e->desc;
     memset(&e->result, 0, sizeof(e->result));
-    e->result.length = nb_gpu_by_processor(d, &e->result);
+    e->result.length = nb_gpu_by_processor(&e->desc, &e->result);
     for (unsigned i = 0; i < e->nparts; i++)
         if (e->part[i].bound)
             e->part[i].bytes = e->result.length > 0 ? (uint64_t)e->result.length : 0;

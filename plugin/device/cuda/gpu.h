@@ -156,8 +156,8 @@ void nb_ring_close(struct nb_ring *ring);
 int nb_ring_reserve(struct nb_ring *ring, size_t work, size_t scratch, unsigned sources,
                     pthread_mutex_t *lock);
 
-/* Note whether a kernel runs and was not told to end. Only then the ring publishes descriptors: those that
- * wait now, and later ones at once. So the descriptors of a ring without a kernel are the host's. */
+/* Note whether a kernel runs and was not told to end. With such a kernel the ring publishes waiting
+ * descriptors now, and later descriptors at once. Without one they stay the host's. */
 void nb_ring_serve(struct nb_ring *ring, bool served);
 
 /* Submit a descriptor. Return 0, -EAGAIN when the ring is full, or the error of nb_gpu_plan. -ENOTSUP also
@@ -188,7 +188,7 @@ void nb_ring_fail(struct nb_ring *ring, int error);
 
 /* ---- processor.c: descriptors' work by this processor -------------------------------------------------- */
 
-/* Do the work of a descriptor whose addresses, and those of its sources, are this processor's. Set *res as
+/* Do the work of a descriptor. Its addresses and its sources' addresses are this processor's. Set *res as
  * the kernel does, but `length`, and return that. -EINVAL also means a profile with a stride. -ENOMEM:
  * there is no memory. */
 int64_t nb_gpu_by_processor(const struct nb_gpu_desc *desc, struct nb_gpu_result *res);

@@ -479,10 +479,11 @@ struct nb_verbs_recv {
     unsigned nfree;
     uint8_t free_grant[NB_VERBS_GRANTS];
     uint32_t seq;
-    struct nb_verbs_qp flush; /* a queue pair connected to itself; qp NULL: no GPU memory is reached */
-    uint8_t *grants;          /* sources of the writes into the sender's table, in c.mem */
-    uint64_t *sizes;          /* the table of lengths, in c.mem */
-    uint8_t *flush_to;        /* destination of the byte that a flush reads, in c.mem */
+    struct nb_verbs_qp
+        flush;         /* a queue pair connected to itself. qp NULL: the port reaches host memory only */
+    uint8_t *grants;   /* sources of the writes into the sender's table, in c.mem */
+    uint64_t *sizes;   /* the table of lengths, in c.mem */
+    uint8_t *flush_to; /* destination of the byte that a flush reads, in c.mem */
     struct nb_verbs_grant grant[NB_VERBS_GRANTS];
 };
 

@@ -311,8 +311,8 @@ int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, vo
     return 0;
 }
 
-/* Read from GPU memory. Write to it, and read a byte back: the adapter reads it behind what it has
- * written, so that the GPU sees the bytes when the read is done. */
+/* The adapter reads from GPU memory. It writes to GPU memory, and then reads a byte back. This read follows
+ * the written bytes, so that the GPU sees them when the read is done. */
 int nb_verbs_icopy(void *recv_comm, void *to, void *to_mhandle, const void *from, void *from_mhandle,
                    size_t size, void **request)
 {

@@ -327,8 +327,8 @@ void *nb_events_call(struct nb_events *ev, const struct nb_events_call *call)
  *     LAUNCHED  posted() (3), OPEN (1) -               sums |= its (2)     IDLE: posted()      IDLE: posted()
  *
  *     (1) IDLE when the observer ignores this launch, and where the kernel can only send, receive and
- *         broadcast, or the tuner's tables say that NCCL chose CollNet for none of the calls that are not
- *         launched yet: it gets no codec kernel
+ *         broadcast. Also where the tuner's tables give all outstanding calls an algorithm other than
+ *         CollNet. Such a kernel runs without a codec kernel
  *     (2) only for an operation of the kernel's communicator that reaches CollNet
  *     (3) where the last kernel was of the same communicator
  */

@@ -333,7 +333,7 @@ static void settle(struct nb_classify *c, const struct nb_class_comm *m, struct 
     enum nb_grad_word word = nb_grad_rules_ask(&c->rules, s->func, s->type, s->count, s->nranks);
     enum nb_class_reason against = veto(s, call);
 
-    /* A sum that is no gradient by its content takes no place in the step and proves nothing. */
+    /* A sum that its content rules out takes no place in the step and proves nothing. */
     s->evidence = s->said || against != NB_WHY_YOUNG ? NB_WHY_YOUNG : evidence_for(c, m, s, op, size, key);
     if (word != NB_GRAD_SILENT) {
         s->kind = word == NB_GRAD_YES ? NB_CLASS_GRADIENT : NB_CLASS_OTHER;

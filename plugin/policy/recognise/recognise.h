@@ -19,8 +19,8 @@
  *    come once a step.
  *  - The user's word (NIBBLE_GRAD) counts before the framework's (the tag of a call, the name of its
  *    communicator), and that before all evidence.
- *  - A sum is no gradient when its values have one sign (squares, counts), or when they are integers
- *    (histograms, counts), by its own samples or those of its signature's last calls. No sum of a signature
+ *  - Values of one sign (squares, counts) and integers (histograms, counts) rule a sum out. Its own samples
+ *    show them, or the samples of its signature's last calls. No sum of a signature
  *    is a gradient while their content hardly changes from call to call (weights, moving averages,
  *    codebooks). For buckets only the call's own samples count.
  *
