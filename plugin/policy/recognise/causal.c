@@ -42,8 +42,7 @@
 #define CHANGED_MOST 1024u /* positions that count. Beyond, structure in the data outweighs chance */
 #define DECAY 0.99f        /* of running sums, at each meeting of a pair */
 #define STEPS_LEAST 3u     /* meetings before a proof */
-#define KEEP_Z 4.0f        /* a proof stands until its sums fall below this */
-#define KEEP_D 3.0f        /* half of what proves it, as for z: proofs near the limit do not come and go */
+#define KEEP 0.5f          /* part of its limits at which a proof ends: it does not come and go near them */
 #define FEW_LEAST 16u      /* positions of several small meetings that count together as one meeting */
 #define RECENT 0.25f       /* weight of a meeting in the mean of the last few */
 #define LATELY 0.03125f    /* weight of a meeting in the mean of the last 32 */
@@ -72,7 +71,7 @@
 #define FAINT_Z 1.25f
 #define REPEATS_LIFE 64u /* steps after the last one in which several sums of a key came */
 /* Share of explained sums from which the other lag is not tried. Without this limit adapters-at-random takes
- * the other lag for its own, and 7 to 10 % of its gradients are coded instead of 17 to 20 %. */
+ * the other lag for its own, and 10 to 15 % of its gradients are coded instead of 34 to 38 %. */
 #define LAG_EXPLAINED 0.5f
 #define LAG_AFTER 8u /* clear meetings with the other lag's sums since the last one with this lag's */
 #define EXPLAINED_RATE (1.0f / 256.0f) /* of a sum in the share: some steps of a model */
@@ -440,7 +439,7 @@ static void meet(struct nb_causal *f, struct key *k, unsigned u, const struct me
     all_d = in_deviations(p->d, p);
     if (p->met >= STEPS_LEAST && all_z > NB_CAUSAL_Z && all_d > NB_CAUSAL_D && has_lived(&f->weight_block[u]))
         k->proved = f->weight_block[u].led = 1;
-    else if (k->proved && (all_z < KEEP_Z || all_d < KEEP_D))
+    else if (k->proved && (all_z < KEEP * NB_CAUSAL_Z || all_d < KEEP * NB_CAUSAL_D))
         k->proved = 0;
     if (k->proved && is_lost(p, lately))
         clear_key(k); /* its proof begins anew */
@@ -459,7 +458,7 @@ static void note_owner(struct belonging *of, int weight_block)
     if (weight_block != of->owner &&
         of->in_a_row == OWNER_AFTER) { /* the name begins anew, with another buffer */
         of->owner = weight_block;
-        of->stray = 2.0f * STRAY_RATE;
+        of->stray = 0.0f;
     }
 }
 
@@ -479,7 +478,7 @@ static void note_moved(struct nb_causal *f, struct sum *s, int weight_block)
  * direction. */
 static void confirm(struct key *k, float z, float d)
 {
-    if (z < FAINT_Z && !(d > CLEAR_Z && k->of.moved == k->of.owner))
+    if (z < FAINT_Z && d <= CLEAR_Z)
         k->of.in_a_row = 0;
 }
 

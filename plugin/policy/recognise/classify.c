@@ -9,14 +9,12 @@
 #include "base/nccl_names.h"
 #include "policy/rules/rules.h"
 
-#define LONE_PER_STEP 16u /* calls a step of a communicator whose steps cannot be counted */
-#define LARGE 1024u       /* elements. Smaller sums are scalars, which do not tell steps apart */
-#define CHANGES 3u        /* of a gathered block until it counts as weights */
-#define STEADY_FROM 34u   /* calls with samples from which likeness counts as evidence against gradients */
-#define STEADY_LIFE 200u  /* calls after the last likeness until it is forgiven */
-#define SUM_STEPS 3u      /* steps in a row that must add up */
-#define SUM_LIFE 16u      /* steps until the evidence is forgotten after they stopped adding up */
-#define LINKED_LEAST 8u   /* all-reduces of results. A script may sum one by chance */
+#define LONE_PER_STEP 16u     /* calls a step of a communicator whose steps cannot be counted */
+#define LARGE 1024u           /* elements. Smaller sums are scalars, which do not tell steps apart */
+#define CHANGES 3u            /* of a gathered block until it counts as weights */
+#define STEADY_LIFE 200u      /* calls after the last likeness until it is forgiven */
+#define SUM_STEPS 3u          /* steps in a row that must add up */
+#define SUM_LIFE 16u          /* steps until the evidence is forgotten after they stopped adding up */
 #define MAX_MICRO_BATCHES 64u /* of a step. Beyond, volumes add up by chance */
 #define MET 8u                /* steps after which the evidence on a buffer counts more than its place */
 #define USUAL_FROM 4u         /* steps in a row from which memory is usual */
@@ -286,6 +284,8 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_
                                          struct nb_class_sig *s, const struct nb_class_op *op, float size,
                                          uint64_t key[NB_CAUSAL_NAMES])
 {
+    uint32_t adds_up;
+
     if (s->func == NB_FUNC_REDUCE_SCATTER) {
         struct nb_class_key *k = nb_class_key_of(c, s, op->send);
         const int usual_memory = is_usual_memory(k, m->weight_steps + 1);
@@ -303,15 +303,15 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_
         }
         if (field && nb_causal_weight_blocks(field))
             return NB_WHY_YOUNG;
-        if (m->scatter_adds_up >= SUM_STEPS)
-            return NB_WHY_SUM;
-        return s->evidence == NB_WHY_SUM ? NB_WHY_SUM : NB_WHY_YOUNG;
+        adds_up = m->scatter_adds_up;
+    } else {
+        if (s->bucket)
+            return NB_WHY_BUCKET;
+        if (op->linked && s->linked * 10 >= s->calls * 9)
+            return NB_WHY_AFTER_RS;
+        adds_up = s->steps_in_sum;
     }
-    if (s->bucket)
-        return NB_WHY_BUCKET;
-    if (op->linked && s->linked >= LINKED_LEAST && s->linked * 10 >= s->calls * 9)
-        return NB_WHY_AFTER_RS;
-    if (s->steps_in_sum >= SUM_STEPS)
+    if (adds_up >= SUM_STEPS)
         s->sum_step = m->weight_steps;
     return s->sum_step && m->weight_steps - s->sum_step < SUM_LIFE ? NB_WHY_SUM : NB_WHY_YOUNG;
 }
@@ -387,7 +387,7 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
     }
     if (look.varies && !s->bucket) {
         s->sampled++;
-        if (look.found && s->sampled >= STEADY_FROM)
+        if (look.found)
             s->last_steady = s->sampled;
     }
     if (op->count >= LARGE) {

@@ -128,9 +128,6 @@ static struct nb_sample *make_room(struct nb_book *book)
             if (!e->last || book->looks - e->last > STALE)
                 keep = e;
         }
-        for (unsigned i = NB_BOOK_RECENT; i < NB_BOOK_ENTRIES && !keep && out->matches; i++)
-            if (!book->entry[i].matches)
-                keep = &book->entry[i];
         if (keep)
             *keep = *out;
     }
