@@ -107,7 +107,6 @@ struct nb_weight_block {
     uint32_t place;                      /* place in the stack, from 0 */
     int bytes;                           /* 1: count may be bytes */
     int reduced;                         /* 1: its gradient has come in this pass, or will not come */
-    int left_out;                        /* 1: the backward pass left it out */
     int again;                           /* 1: the backward pass has gathered its bytes */
     uint64_t changed_step;               /* step of its last change, plus 1. 0: never */
     float version[2][NB_WEIGHT_SAMPLES]; /* samples of its last version, and of the version before it */
@@ -163,8 +162,7 @@ int nb_weight_blocks_is_two(const struct nb_weight_block *weight_block);
 /* Note a gather of the weight block in the stack of its communicator. */
 void nb_weight_blocks_gathered(struct nb_weight_blocks *u, struct nb_weight_block *weight_block, int changed);
 /* Return the weight block of `count` elements whose gradient comes next on `comm`, or NULL when all have
- * come. Store at *alike the number of weight blocks of that size that the pass has gathered, less the ones
- * that its backward pass left out. */
+ * come. Store at *alike the number of weight blocks of that size that the pass has gathered. */
 struct nb_weight_block *nb_weight_blocks_expect(struct nb_weight_blocks *u, uint64_t comm, uint64_t count,
                                                 unsigned *alike);
 /* Return the communicator's current pass, from 1, or 0 for a communicator without gathers. */

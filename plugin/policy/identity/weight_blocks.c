@@ -123,14 +123,6 @@ int nb_weight_blocks_is_two(const struct nb_weight_block *w)
     return w->back > BACK_MOST;
 }
 
-/* Note that the gradients of the weight blocks above place `from` up to place `to` will not come. */
-static void leave_out(const struct nb_identity_comm *s, int64_t from, int64_t to)
-{
-    for (struct nb_weight_block *w = s->top; w && w->place > from; w = w->below)
-        if (w->place <= to)
-            w->reduced = w->left_out = 1;
-}
-
 void nb_weight_blocks_gathered(struct nb_weight_blocks *u, struct nb_weight_block *weight_block, int changed)
 {
     struct nb_identity_comm *s = nb_identity_comm_of(u, weight_block->entry.a);
@@ -139,10 +131,7 @@ void nb_weight_blocks_gathered(struct nb_weight_blocks *u, struct nb_weight_bloc
     if (!s->pass || weight_block->pass == s->pass) {
         if (s->pass && !changed && !weight_block->reduced && !weight_block->again && place <= s->regather &&
             (s->regathers || place >= s->regather - REGATHER_SKIP)) {
-            /* A backward pass leaps over blocks that did not run and have no gradient, except at its
-             * start. */
-            if (s->regathers++)
-                leave_out(s, place, s->regather);
+            s->regathers++;
             s->regather = place - 1;
             weight_block->again = weight_block->bytes;
             return;
@@ -151,7 +140,7 @@ void nb_weight_blocks_gathered(struct nb_weight_blocks *u, struct nb_weight_bloc
     }
     weight_block->pass = s->pass;
     weight_block->place = s->height++;
-    weight_block->reduced = weight_block->left_out = weight_block->again = 0;
+    weight_block->reduced = weight_block->again = 0;
     weight_block->below = s->top;
     s->top = weight_block;
     s->regather = weight_block->place;
@@ -171,7 +160,7 @@ struct nb_weight_block *nb_weight_blocks_expect(struct nb_weight_blocks *u, uint
 
     *alike = 0;
     for (struct nb_weight_block *w = s ? s->top : NULL; w; w = w->below) {
-        if (!fits(w, count) || w->left_out)
+        if (!fits(w, count))
             continue;
         ++*alike;
         if (!found && !w->reduced)
