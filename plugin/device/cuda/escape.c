@@ -4,20 +4,20 @@
  * processor does the work (processor.c), and the adapter stores the results. No step calls the driver, so
  * none waits for a lock that another thread holds.
  *
- * It takes only work that waits outside the ring, since the kernel may be doing all other work. A kernel that
- * begins meanwhile takes the rest of the waiting work. The steps of one work:
+ * Only work that waits outside the ring is taken, since the kernel may be doing all other work. A kernel that
+ * begins meanwhile takes the rest of it. The steps of one work:
  *
  *   IDLE      the ring has waiting work whose memory is known           FETCHING
  *   FETCHING  all inputs have been copied, and the work is done here    STORING
  *   STORING   all outputs have been copied, and the work is finished    IDLE
  *
  * Known memory: host memory that the GPU sees is used in place. GPU memory is NCCL's buffer and the arena.
- * NCCL's or the driver thread registers its pieces with the adapter when they come into being. New memory of
- * an arena that grows is unregistered for a moment, in which work on it waits.
+ * Its pieces are registered with the adapter when they come into being, on NCCL's or the driver thread. An
+ * arena that grows has a moment without registration, in which work on the new memory waits.
  *
  * Threads: the turns, under the lock of struct nb_gpu. Registrations come from any thread, and may take
- * milliseconds. So they have a lock of their own (`making`). The list of pieces has another lock, which
- * threads hold for moments only.
+ * milliseconds. So they have a lock of their own (`making`), and the list of pieces another one, which is
+ * held for moments only.
  */
 #include "device/cuda/gpu.h"
 
@@ -51,7 +51,7 @@ void nb_escape_destroy(struct nb_escape *e)
     pthread_mutex_destroy(&e->lock);
 }
 
-/* Return the piece that holds this address. Under lock. */
+/* Return the piece with this address, or that begins there. Under lock. */
 static struct nb_escape_piece *piece_at(struct nb_escape *e, uint64_t address)
 {
     for (unsigned i = 0; i < e->npieces; i++)
@@ -305,8 +305,8 @@ static bool in_arena(const struct nb_escape *e, uint64_t at)
     return at - e->arena->base < e->arena->reserved;
 }
 
-/* Return whether all of a part is registered, or memory that this processor sees. Of an encoder's output,
- * which is as long as its bound, only the beginning may exist. */
+/* Return whether all of a part is registered, or memory that this processor sees. An encoder's output is its
+ * bound, of which only the beginning may exist. */
 static bool is_known(struct nb_escape *e, struct nb_escape_part *p)
 {
     void *handle;
@@ -320,8 +320,8 @@ static bool is_known(struct nb_escape *e, struct nb_escape_part *p)
     return p->bound || known >= p->bytes;
 }
 
-/* Find out where the work's memory lies, and give each part of GPU memory a place in this side's memory.
- * Return the bytes of all places, or -EAGAIN where some memory is unknown as yet. */
+/* Find out where the work's memory lies, and give each part of GPU memory a place in this side's. Return the
+ * bytes of all places, or -EAGAIN where memory is unknown as yet. */
 static int64_t place_parts(struct nb_escape *e)
 {
     size_t all = 0;
@@ -364,7 +364,7 @@ static int ensure(struct nb_escape *e, size_t bytes)
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
 
-/* Begin with the oldest waiting work. Return 1, or 0 when this processor cannot do it now. */
+/* Begin with the oldest waiting work. Return 1, or 0 when it cannot be done now. */
 static int begin(struct nb_escape *e, struct nb_ring *ring)
 {
     const struct nb_gpu_waiting *w = &ring->waiting[ring->first % NB_GPU_RING];
@@ -396,8 +396,8 @@ static int begin(struct nb_escape *e, struct nb_ring *ring)
     return 1;
 }
 
-/* Copy the parts of one direction, one after the other. Return 1 when all parts are copied, 0 while copies
- * are under way, or a negative errno. */
+/* Copy the parts of one direction, one after the other. Return 1 when all are copied, 0 while copies are
+ * under way, or a negative errno. */
 static int copy_parts(struct nb_escape *e, int how)
 {
     for (;;) {
@@ -439,7 +439,7 @@ static int copy_parts(struct nb_escape *e, int how)
     }
 }
 
-/* Do the work. Of an encoder's output store only the bytes that it has written. */
+/* Do the work. Of an encoder's output keep the bytes that it has written. */
 static void work(struct nb_escape *e)
 {
     memset(&e->result, 0, sizeof(e->result));
@@ -449,8 +449,7 @@ static void work(struct nb_escape *e)
             e->part[i].bytes = e->result.length > 0 ? (uint64_t)e->result.length : 0;
 }
 
-/* Make the next step. Return 1 when another step may follow at once, 0 when it has to wait, or a negative
- * errno. */
+/* Make the next step. Return 1 when there may be another one at once, 0, or a negative errno. */
 static int step(struct nb_escape *e, struct nb_ring *ring)
 {
     int ret;

@@ -194,7 +194,7 @@ void nb_gpu_register(struct nb_gpu *g)
         return;
     }
     while (next_map(g, &map)) {
-        nb_log_mildly(true); /* without a file descriptor the address may suffice */
+        nb_log_mildly(true); /* without a descriptor the address may do */
         const int fd = nb_cuda_dmabuf(&g->cuda, map.at, map.bytes);
         nb_log_mildly(false);
         nb_escape_add(&g->escape, map.at, map.bytes, fd, 0);
