@@ -151,8 +151,8 @@ int nb_ring_open(struct nb_ring *ring, struct nb_arena *arena, const struct nb_c
 void nb_ring_close(struct nb_ring *ring);
 
 /* Ensure `work` bytes of workspace, `scratch` bytes of scratch memory and `sources` sources a descriptor.
- * Return 0, or a negative errno after a WARN. At connect, entered. `lock` is held only while the ring
- * changes: the driver's calls may wait for kernels, which wait for engines, and these for the lock. */
+ * Return 0, or a negative errno after a WARN. At connect, entered. It holds `lock` only while it changes the
+ * ring: the driver's calls may wait for kernels, which wait for engines, which wait for the lock. */
 int nb_ring_reserve(struct nb_ring *ring, size_t work, size_t scratch, unsigned sources,
                     pthread_mutex_t *lock);
 
