@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPU memory of nibble's own: residuals, references, sums, the kernel's workspaces.
+ * A communicator's own GPU memory: residuals, references, sums, payloads, the kernel's workspaces.
  *
  * Threads: one at a time (the lock of struct nb_gpu, which nb_arena_take, nb_arena_take_whole and
  * nb_arena_grow take by themselves), with the context entered. nb_arena_cut, nb_arena_give and
  * nb_arena_give_whole need no context.
  *
- * Addresses for all of the GPU's memory are reserved once. Physical memory is mapped behind them on demand,
- * by NCCL's thread at connect and later by the driver thread (thread.c). Mapping neither waits for the GPU
- * nor moves memory in use. cuMemAlloc and cuMemFree may wait for all kernels on the GPU, including kernels
- * that wait for nibble. Memory is unmapped only when the communicator is closed.
+ * The arena reserves addresses for all of the GPU's memory once. NCCL's thread at connect, and later the
+ * driver thread (thread.c), map physical memory behind them on demand. Mapping neither waits for the GPU nor
+ * moves memory in use. cuMemAlloc and cuMemFree may wait for all kernels on the GPU, including kernels that
+ * wait for nibble. Memory is unmapped only when the communicator is closed.
  *
  * Allocation is first-fit by address. Adjacent free blocks are coalesced.
  */
@@ -319,7 +319,7 @@ nb_cu_ptr nb_arena_take(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
     return at;
 }
 
-/* Take [at, at + bytes) out of the blocks where all of it is free: a communicator that has closed left it. */
+/* Take [at, at + bytes) out of the blocks where all of it is free: an earlier user gave it back. */
 static bool carve(struct nb_arena *a, nb_cu_ptr at, size_t bytes)
 {
     for (struct nb_arena_block **p = &a->blocks, *b; (b = *p); p = &b->next) {

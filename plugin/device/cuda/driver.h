@@ -227,7 +227,7 @@ struct nb_arena {
     int virtual_memory; /* memory is mapped on demand, behind reserved addresses. 0: one cuMemAlloc */
     nb_cu_ptr base;
     size_t reserved, mapped, used, peak, granularity; /* bytes */
-    size_t placed; /* bytes of addresses mapped or about to be, when several communicators' memory grows */
+    size_t placed; /* bytes of addresses mapped or about to be, where several threads make it grow */
     bool told_full;
     bool for_adapters;       /* all of it is memory that adapters can be given */
     size_t keep;             /* bytes of the GPU's memory that the arena leaves to the job */
