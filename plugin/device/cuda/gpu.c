@@ -163,7 +163,7 @@ static void grow_arena(struct nb_gpu *g)
     pthread_mutex_unlock(&g->lock);
     if (!bytes || nb_cuda_enter(&g->cuda, &mode))
         return;
-    nb_arena_grow(&g->arena, bytes, &g->lock); /* logged. The allocation that needs the memory will fail */
+    nb_arena_grow(&g->arena, bytes, &g->lock); /* logged. The allocation that needs it will fail */
     nb_gpu_register(g);
     nb_cuda_leave(&g->cuda, mode);
 }
