@@ -264,8 +264,7 @@ static int abort_guest(struct stage *s, int number)
     return 0;
 }
 
-/* Each guest takes the memory of payloads that the one before it has left, also where that one ended with
- * messages under way. */
+/* Each guest gives back all memory and registrations, also where it ended with messages under way. */
 static int guests(struct stage *s)
 {
     struct hx_comm *const host = s->comm;

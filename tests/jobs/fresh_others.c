@@ -79,7 +79,7 @@ static void hard_targets(struct job *job)
     }
 }
 
-/* DPO: the reference is the policy of the start. Both see chosen and rejected answers. */
+/* DPO: the reference is the policy of the start. Both models see chosen and rejected answers. */
 static void preferences(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -121,7 +121,8 @@ static void twin_critics(struct job *job)
 
 /* ---- several gradients of one model -------------------------------------------------------------------- */
 
-/* SVRG: each batch's gradient at the weights and at a snapshot, whose full gradient was summed before. */
+/* SVRG: each batch's gradient at the weights and at a snapshot. The snapshot's full gradient was summed
+ * before. */
 static void svrg(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -165,8 +166,8 @@ static void svrg(struct job *job)
     }
 }
 
-/* PCGrad: the gradients of two tasks are summed by themselves, and parts that are opposed are taken out
- * before their sum moves the weights. */
+/* PCGrad: each of two tasks has sums of its own. The optimizer takes opposed parts out before both move the
+ * weights. */
 static void gradient_surgery(struct job *job)
 {
     struct fsdp f = sharded(job, 4);
@@ -283,7 +284,7 @@ JOB(hessian_free, conjugate(job, 1))
 JOB(trpo_fisher_products, conjugate(job, 0))
 
 /* Influence functions by LiSSA: v follows v + g - Hv to the solution of Hv = g, and starts anew for each
- * example. The model is trained already. */
+ * example. The model's training is over. */
 static void influence(struct job *job)
 {
     enum { UNITS = 3 };
@@ -439,8 +440,8 @@ static void kv_cache_beside(struct job *job)
     }
 }
 
-/* An embedding that is split by words: the nodes look up a batch's words, and each adds the rows that it has
- * to zeros. Its rows train, too, inside the node. */
+/* An embedding that is split by words: the nodes look up a batch's words, and each adds its rows to zeros.
+ * The rows train, too, inside the node. */
 static void split_embedding(struct job *job)
 {
     enum { WIDTH = 64, WORDS = 1024 };
@@ -735,7 +736,8 @@ static void ddp_synced(struct job *job)
     }
 }
 
-/* Join: node 1 has no data for the last steps of an epoch. It adds zeros, and all count who is left. */
+/* Join: node 1 has no data for the last steps of an epoch. It adds zeros, and all nodes count the nodes with
+ * data. */
 static void ddp_join(struct job *job)
 {
     struct ddp d = replicas(job, 3);
@@ -808,7 +810,7 @@ static void sum_gradient(struct ddp *d, int i, address at, int vouched)
     model_reduced(d->model, i);
 }
 
-/* Horovod: tensors pass through one fusion buffer in the order in which they are ready, and that wavers. */
+/* Horovod: tensors pass through one fusion buffer in the order in which they are ready, which varies. */
 static void fusion_buffer(struct job *job, int vouched)
 {
     struct ddp d = replicas(job, 5);
@@ -831,8 +833,8 @@ static void fusion_buffer(struct job *job, int vouched)
 JOB(fusion_buffer_unnamed, fusion_buffer(job, 0))
 JOB(fusion_buffer_vouched, fusion_buffer(job, 1))
 
-/* A script's loop over parameters, whose gradients the allocator places anew in each backward pass. Those
- * without a gradient in this step are left out. */
+/* A script's loop over parameters, whose gradients the allocator places anew in each backward pass. The loop
+ * skips parameters without a gradient in this step. */
 static void loop_of_sums(struct job *job, int vouched)
 {
     struct ddp d = replicas(job, 6);

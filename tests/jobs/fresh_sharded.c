@@ -78,8 +78,8 @@ static void stacked_depth(struct job *job)
     }
 }
 
-/* Population based training: two members of one task. Now and then one takes over the other's weights and
- * moments, with another rate. */
+/* Population based training: two members of one task. Now and then one member takes over the other's weights
+ * and moments, with another rate. */
 static void population(struct job *job)
 {
     struct comm *world = comm_between(job, NULL);
@@ -140,7 +140,7 @@ static void shuffled_layers(struct job *job)
     }
 }
 
-/* Pack sequences into one to four micro-batches a step, and reduce each. */
+/* Pack sequences into one to four micro-batches a step, and reduce the gradient of each micro-batch. */
 static void ragged_micro_batches(struct job *job)
 {
     struct fsdp f = sharded(job, 5);
@@ -186,7 +186,7 @@ static void one_sided_tasks(struct job *job)
     }
 }
 
-/* The data of a node end before those of the other, and its last batches hold padding only. */
+/* One node's data end first, and its last batches hold padding only. */
 struct padded {
     uint64_t random;
     int empty; /* node */
@@ -334,7 +334,7 @@ JOB(fisher_online, scored(job, squares, 20, 1))
 JOB(mask_votes, scored(job, largest_of_four, 10, 1))
 JOB(wanda_scores, scored(job, input_norms, 20, 2))
 
-/* signSGD with majority vote: the sum of the signs decides, and a tie moves nothing. */
+/* signSGD with majority vote: the sum of the signs moves a weight, and a tie leaves it. */
 static void sign_votes(struct job *job)
 {
     struct fsdp f = sharded(job, 4);
@@ -381,7 +381,8 @@ static void dp_sgd(struct job *job)
 
 /* ---- optimizers ---------------------------------------------------------------------------------------- */
 
-/* Update unit i of the model by its sum, and clear that. x and y have a unit's size and begin with zeros. */
+/* Update unit i of the model by its sum, and clear the sum. x and y have a unit's size and begin with zeros.
+ * */
 typedef void (*rule)(struct model *m, int i, float *x, float *y, uint64_t *random);
 
 static void by_rule(struct job *job, rule apply, ncclDataType_t grad)
@@ -458,7 +459,7 @@ static void heavy_momentum(struct model *m, int i, float *x, float *y, uint64_t 
     clear(u);
 }
 
-/* Lookahead: every fifth step the weights go back half the way to those of five steps before. */
+/* Lookahead: every fifth step the weights go half the way back to the weights of five steps before. */
 static void lookahead(struct model *m, int i, float *slow, float *y, uint64_t *random)
 {
     struct unit *u = &m->unit[i];
@@ -518,7 +519,7 @@ static void ternary(struct model *m, int i, float *master, float *y, uint64_t *r
         u->w[k] = (float)mean * fmaxf(-1.0f, fminf(1.0f, rintf(master[k] / (float)mean)));
 }
 
-/* Pure BF16 training: weights are rounded up or down at random. */
+/* Pure BF16 training: the optimizer rounds weights up or down at random. */
 static void stochastic_rounding(struct model *m, int i, float *x, float *y, uint64_t *random)
 {
     struct unit *u = &m->unit[i];
@@ -575,7 +576,7 @@ static void fixed_norms(struct model *m, int i, float *norm, float *y, uint64_t 
     }
 }
 
-/* RigL: four of five weights are zero. Now and then each row drops its smallest weight, and grows the one
+/* RigL: four of five weights are zero. Now and then each row drops its smallest weight, and grows the weight
  * with the largest gradient. */
 static void rigl(struct model *m, int i, float *alive, float *y, uint64_t *random)
 {
@@ -662,7 +663,7 @@ static void langevin(struct model *m, int i, float *x, float *y, uint64_t *rando
     clear(u);
 }
 
-/* The weights go back to those of a checkpoint after a spike of the loss. */
+/* After a spike of the loss the weights go back to a checkpoint's. */
 static void rollback(struct model *m, int i, float *saved, float *y, uint64_t *random)
 {
     struct unit *u = &m->unit[i];

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Jobs by an author who has not read the plugin's rules: tables that follow their sums as weights follow
- * gradients. They are no weights, and their sums have to stay exact.
- */
+/* Jobs by an author who has not read the plugin's rules: tables that follow their sums as weights follow
+ * gradients. The tables hold other things than weights, and their sums have to stay exact. */
 #include <math.h>
 #include <string.h>
 
@@ -12,9 +10,11 @@
 
 /* ---- tables that follow their sums --------------------------------------------------------------------- */
 
-/* A vector that all nodes gather. Each adds its part to sums, by which the owner of a block moves it. */
+/* A vector that all nodes gather. Each node adds its part to sums, by which the owner of a block moves the
+ * block. */
 struct table {
-    float *x, *part[2][NODES], *extra[2]; /* parts of up to two sums. What the kind of table needs */
+    float *x, *part[2][NODES],
+        *extra[2]; /* parts of up to two sums, further values that the kind of table needs */
     address at, in, out;
     uint64_t random, seed;
     int step;
@@ -268,8 +268,8 @@ static void scan_apply(struct table *t)
         scan_begin(t);
 }
 
-/* Factors of a matrix by Lee and Seung's rules: a numerator and a denominator are summed, and their ratio is
- * the factor of a weight. Each step sees other columns. */
+/* Factors of a matrix by Lee and Seung's rules: one sum is a numerator, another a denominator, and their
+ * ratio is the factor of a weight. Each step sees other columns. */
 #define RANK 32u
 #define FEATURES (TABLE / RANK)
 #define COLUMNS 12u
@@ -331,8 +331,8 @@ static void factors_apply(struct table *t)
     }
 }
 
-/* Principal components by power iteration: products of the data with the gathered basis are summed, and the
- * next basis is what Gram and Schmidt make of them. */
+/* Principal components by power iteration: all nodes sum products of the data with the gathered basis, and
+ * the method of Gram and Schmidt makes the next basis of them. */
 static void basis_fill(struct table *t, int s)
 {
     enum { SAMPLES = 24, SOURCES = 40 };
@@ -451,8 +451,8 @@ static void attention_apply(struct table *t)
         t->x[i] = 0.97f * t->x[i] + sum_of(t, 0, i);
 }
 
-/* A Boltzmann machine by contrastive divergence: products of units with data and with reconstructions are
- * summed, each by itself, and their difference moves the weights. */
+/* A Boltzmann machine by contrastive divergence: one sum has products of units with data, another has
+ * products with reconstructions, and their difference moves the weights. */
 static void boltzmann_fill(struct table *t, int s)
 {
     enum { VISIBLE = 192, HIDDEN = 128, SAMPLES = 8 };
@@ -564,7 +564,7 @@ static void oscillators_apply(struct table *t)
 }
 
 /* Dynamic programming: values of states follow Bellman's residuals. Each node knows half of the transitions,
- * and some change from step to step. */
+ * some of which change from step to step. */
 static void bellman_fill(struct table *t, int s)
 {
     enum { NEXT = 4 };

@@ -58,7 +58,7 @@ static void count(struct nb_coll_comm *comm, const struct nb_msg *m, size_t len,
 }
 
 /* If the message at the head of `rx`, from `from`, is the segment, forward and deliver it. Return 1, 0 when
- * that has to wait, or < 0. */
+ * this has to wait, or < 0. */
 static int forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment,
                    struct nb_peer *from, struct nb_rx *rx)
 {
@@ -105,7 +105,7 @@ static int emit(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct
     struct nb_shared *unit;
     int ret;
 
-    /* Results of operations without forwards lie in between. */
+    /* Numbers in between belong to results of operations without forwards. */
     comm->flow->forward.emit_next = nb_max64(comm->flow->forward.emit_next, pool->head);
     while (comm->flow->forward.emit_next < pool->tail &&
            pool->shared[comm->flow->forward.emit_next % pool->buffers].opno < win->op->opno)

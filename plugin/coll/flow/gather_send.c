@@ -30,7 +30,7 @@ static int moved_a_little(const struct nb_gather_pick *p)
     return isfinite(size) && isfinite(moved) && moved <= NEAR * NEAR * size; /* NaN is not */
 }
 
-/* Log once on a node what a lossy mode of all-gathers costs. */
+/* Log once on a node the consequences of a lossy mode of all-gathers. */
 static void tell_cost(struct nb_coll_comm *comm, const struct nb_codec_row *codec)
 {
     if (comm->shadow || comm->node->reported_lossy)
@@ -374,7 +374,8 @@ static int found(struct nb_coll_comm *comm, struct nb_task *t, enum nb_ref_sourc
         }
         return NB_TASK_MORE;
     }
-    /* The reference must stay as it is. A receiver that holds an approximation gets the same one again. */
+    /* The reference must stay as it is: a receiver that holds an approximation gets the same approximation
+     * again. */
     t->ref = NULL;
     if (source != NB_REF_HELD && codec->lossy) {
         nb_refs_note(op->like, &t->range, rel, len, NB_REF_SENT);

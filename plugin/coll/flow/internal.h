@@ -188,7 +188,7 @@ struct nb_task *nb_task_new(struct nb_coll_comm *comm, struct nb_coll_req *win,
 void nb_task_drop(struct nb_coll_comm *comm, struct nb_task *task);
 /* Ask the device for the step. Return 1, or 0 when it has no room. */
 int nb_task_ask(struct nb_coll_comm *comm, struct nb_task *task);
-/* Continue after nb_task_ask, whatever that returned. Return 1, or < 0 when the communicator has failed. */
+/* Continue after any result of nb_task_ask. Return 1, or < 0 when the communicator has failed. */
 int nb_task_run(struct nb_coll_comm *comm, struct nb_task *task);
 
 /* Begin the last step of a task whose `values` are a segment of the own block, of a sum or of a gathered
@@ -265,8 +265,8 @@ int nb_msg_check_type(struct nb_coll_comm *comm, struct nb_peer *peer, const str
  * this processor: such payloads have no check value.
  */
 
-/* Give a message a check value if it is to have one. The message is complete otherwise, and its payload is at
- * `body`. */
+/* Give a message its check value, where NIBBLE_PAYLOAD_CHECK and the device allow one. The message is
+ * complete otherwise, and its payload is at `body`. */
 void nb_payload_seal(struct nb_coll_comm *comm, struct nb_msg *msg, const uint8_t *body);
 /* Compare the check value of a message from `from` that node `author` made. Return 0, or < 0 when it differs:
  * then the communicator has failed. */
@@ -290,7 +290,7 @@ int nb_result_deliver(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb
 /* ---- receiving all-gathers --------------------------------------------------------------------------- */
 
 /* Take the head of the peer's CONTRIB ring if it belongs to an all-gather that is delivered as it arrives.
- * Return 1, 0 when that has to wait, or < 0 when the communicator has failed. */
+ * Return 1, 0 when the head has to wait, or < 0 when the communicator has failed. */
 int nb_gather_receive(struct nb_coll_comm *comm, struct nb_peer *peer);
 /* Deliver a segment of `owner`'s block to `win` from the head of `rx`, a ring of `from`. can_take: return 1
  * when that is possible now. take: return 1, or < 0 when the communicator has failed. */
@@ -482,7 +482,7 @@ int nb_reduce_next(struct nb_coll_comm *comm);
 /* Create the places of parked segments. Return 0 or -ENOMEM. destroy: free them. */
 int nb_parking_create(struct nb_coll_comm *comm);
 void nb_parking_destroy(struct nb_coll_comm *comm);
-/* Return the first window of which this node may have a sum to begin. */
+/* Return the first window that may have a sum for this node to begin. */
 uint64_t nb_reduce_reached(const struct nb_coll_comm *comm);
 /* Return true when a sum of the window needs `peer`'s contribution, which has not arrived. */
 bool nb_reduce_waits_for(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
@@ -554,7 +554,7 @@ struct nb_peer_raw {         /* for each peer */
     struct nb_task *waiting; /* tasks that wait for raw bytes of this peer's block. The first one asks */
     struct nb_ask *ask;      /* [most] n requests of the peer, or of nodes behind it */
     unsigned n, most;
-    struct nb_shared answer; /* DATA for the peer. `left` is not 0 while it is in use */
+    struct nb_shared answer; /* DATA for the peer. In use while `left` is above 0 */
     enum nb_answering {
         NB_ANSWER_NONE,
         NB_ANSWER_COPYING,
@@ -607,8 +607,8 @@ struct nb_flow_adapter {
 struct nb_flow {
     struct nb_peer_flow *peers; /* [nnodes] */
     bool taken_up;        /* the operation of the next window has begun, and a task samples its values */
-    uint64_t gathers_end; /* 1 + the last window of the last all-gather that was dequeued */
-    bool pace_told;       /* it was logged that the processor is the limit */
+    uint64_t gathers_end; /* 1 + the last window of the last dequeued all-gather */
+    bool pace_told;       /* the log says that the processor is the limit */
     struct nb_tasks tasks;
     struct nb_records records;
     struct nb_staging staging;

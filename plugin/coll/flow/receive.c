@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Receives: handles the oldest message of every peer as far as possible. This node delivers blocks of an
- * all-gather (gather_receive.c) and results of an all-reduce as they arrive, for each peer independently. A
+/* Receives: takes the oldest message of every peer as far as possible. This node delivers blocks of an all-gather (gather_receive.c) and results of an all-reduce as they arrive, for each peer independently. A
  * sum (reduce.c) waits for the messages of all its contributors.
  */
 #include <errno.h>
@@ -166,7 +164,7 @@ static int work_for_others(struct nb_coll_comm *comm)
         moved = 1;
     for (int i = 0; i < 4 && ret >= 0 && (ret = nb_forward_next(comm)) > 0; i++)
         moved = 1;
-    /* One cursor may have waited until the other cursor passed a window. */
+    /* A passed window counts as movement, since the other cursor may have waited for it. */
     return ret < 0 ? ret : moved | (at != comm->flow->reduce.cursor.seq + comm->flow->forward.cursor.seq);
 }
 

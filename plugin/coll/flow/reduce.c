@@ -91,8 +91,8 @@ static struct nb_held_message contribution(const struct nb_coll_comm *comm, cons
 }
 
 /* Return the bytes of the segment that all nodes take for values. Every node sends at least the real values.
- * A node without a record also sends padding, which is dropped. If a node has coded more than another node
- * sent, one of the two has a wrong record, and values are missing. */
+ * A node without a record also sends padding, and the sum drops it. If a node has coded more than another
+ * node sent, one of the two has a wrong record, and values are missing. */
 static int64_t common_bytes(struct nb_coll_comm *comm, const struct nb_op *op,
                             const struct nb_segment *segment, const struct nb_parked *parked)
 {
@@ -286,7 +286,7 @@ void nb_look_end(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
     nb_op_summed(comm, t->op, &e);
 }
 
-/* The sum is complete. Continue with its way. */
+/* The sum is complete. Code or copy it where it goes on, else show it to the proof. */
 static int pass_on(struct nb_task *t)
 {
     if (!t->tx && !t->unit)
@@ -392,7 +392,7 @@ static int can_pass_on(struct nb_coll_comm *comm, const struct nb_coll_req *win,
     return can_decide(comm, win);
 }
 
-#define MEASURE_EVERY 16u /* coded sums that go on between two whose error is measured */
+#define MEASURE_EVERY 16u /* coded sums that go on, between two sums whose error is measured */
 
 /* Plan the message of a sum that goes on. `bytes` of it are values. Return 1, or 0 when it has to wait. */
 static int plan_message(struct nb_coll_comm *comm, struct nb_task *t, enum goal goal, uint32_t bytes)
@@ -566,7 +566,7 @@ bool nb_reduce_waits_for(const struct nb_coll_comm *comm, const struct nb_coll_r
 static int reduce_parked(struct nb_coll_comm *comm)
 {
     const struct nb_parked *p = oldest(comm);
-    struct nb_segment segment; /* its `most` may be known better than when it was parked */
+    struct nb_segment segment; /* its `most` may be more exact than when it was parked */
     int ret;
 
     if (!p || !p->win->op->schedule->segment_at(comm, p->win, p->off, &segment) ||
@@ -604,7 +604,7 @@ static int park(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct
 
 /* ---- the next sum ------------------------------------------------------------------------------------ */
 
-/* Sum or park the segment, which is next in order. Return as nb_reduce_next. */
+/* Sum or park the next segment in order. Return as nb_reduce_next. */
 static int reduce_or_park(struct nb_coll_comm *comm, struct nb_coll_req *win,
                           const struct nb_segment *segment)
 {

@@ -14,9 +14,9 @@
 
 /* Choose the tiles of a segment that are measured (struct nb_encode_stats), by the segment's place alone, so
  * that a step is compared with the same values of the step before (state/jump.h). Tiles of an all-reduce are
- * numbered from the start of its window. Chosen by number alone, all measured tiles might belong to one node.
- * So every 17th segment of an all-reduce is measured, beginning with the first segment that this node sends.
- * That is the second segment of the window where this node sums the first one itself. */
+ * numbered from the start of its window. By this number alone all measured tiles might belong to one node. So
+ * a node measures every 17th segment of an all-reduce, beginning with the first segment that it sends. That
+ * is the second segment of the window where this node sums the first one itself. */
 static uint32_t measured_tiles(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
                                const struct nb_segment *segment)
 {

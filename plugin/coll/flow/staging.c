@@ -69,8 +69,8 @@ static size_t whole_bytes(const struct nb_coll_comm *comm, bool on_device)
     return on_device ? HEAD_BYTES + body_bytes(comm) : comm->buffer_bytes;
 }
 
-/* Allocate the payloads of `buffers` message buffers, for which the budget was taken. Where the device has no
- * memory for them, give back what they need less in host memory. */
+/* Allocate the payloads of `buffers` message buffers, for which the caller has taken the budget. Where the
+ * device has no memory for them, they lie in host memory and need less: give the difference back. */
 static void make_payload(struct nb_coll_comm *comm, size_t buffers)
 {
     struct nb_staging *s = &comm->flow->staging;
@@ -85,7 +85,7 @@ static void make_payload(struct nb_coll_comm *comm, size_t buffers)
     comm->staging_bytes -= less;
 }
 
-/* Take the payloads of `buffers` message buffers. NULL: they follow their headers. */
+/* Take the payloads of `buffers` message buffers. Return NULL where payloads follow their headers. */
 static uint8_t *take_payload(struct nb_coll_comm *comm, unsigned buffers)
 {
     struct nb_staging *s = &comm->flow->staging;
@@ -137,7 +137,8 @@ static void unregister_payloads(struct nb_coll_comm *comm)
     }
 }
 
-/* Register by DMA-BUF, and where that fails by address. What fails is no warning: host memory serves, too. */
+/* Register by DMA-BUF, and where that fails by address. Log failures mildly, since host memory serves, too.
+ * */
 static int register_payloads(struct nb_coll_comm *comm)
 {
     struct nb_staging *s = &comm->flow->staging;
@@ -345,8 +346,8 @@ void nb_staging_destroy(struct nb_coll_comm *comm)
 
 /* ---- registration with the transport ----------------------------------------------------------------- */
 
-/* Tell the transport that the ring tests its receives in order, and post as many as it then takes. Few
- * receives would let one socket that waits for a lost packet stop the others. */
+/* Tell the transport that the ring tests its receives in order, and post as many as it then takes. With few
+ * receives one socket that waits for a lost packet would stop the others. */
 static void widen(const struct nb_coll_comm *comm, struct nb_rx *rx)
 {
     const unsigned most = comm->net->ordered ? comm->net->ordered(rx->conn) : 0;

@@ -131,7 +131,7 @@ static void log_slots(const struct nb_figures *f)
     for (unsigned n = 0; n < f->nresiduals && n < NB_FIGURES_RESIDUALS; n++) {
         const struct nb_ef_report *r = &f->residual[n];
         NB_INFO(NCCL_NET,
-                "summary %s: slot %s of %" PRIu64 " x %" PRIu64 " values: ops=%" PRIu64
+                "summary %s: residual of %s, %" PRIu64 " x %" PRIu64 " values: ops=%" PRIu64
                 " nmse=%.5f carried=%.3f "
                 "bounded_tiles=%" PRIu64 " emptied=%" PRIu64 " state_bytes=%zu",
                 f->label, nb_func_name((enum nb_func)r->key.func), (uint64_t)r->key.blocks, r->key.n, r->ops,
@@ -139,7 +139,8 @@ static void log_slots(const struct nb_figures *f)
                 r->bytes);
     }
     if (f->nresiduals > NB_FIGURES_RESIDUALS)
-        NB_INFO(NCCL_NET, "summary %s: and %u more slots", f->label, f->nresiduals - NB_FIGURES_RESIDUALS);
+        NB_INFO(NCCL_NET, "summary %s: and %u more residuals", f->label,
+                f->nresiduals - NB_FIGURES_RESIDUALS);
 }
 
 static void log_figures(const struct nb_figures *figures)

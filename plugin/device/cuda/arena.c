@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPU memory of nibble's own: residuals, references, sums, the kernel's workspaces.
+ * A communicator's own GPU memory: residuals, references, sums, payloads, the kernel's workspaces.
  *
  * Threads: one at a time (the lock of struct nb_gpu, which nb_arena_take, nb_arena_take_whole and
  * nb_arena_grow take by themselves), with the context entered. nb_arena_cut, nb_arena_give and
  * nb_arena_give_whole need no context.
  *
- * Addresses for all of the GPU's memory are reserved once. Physical memory is mapped behind them on demand,
- * by NCCL's thread at connect and later by the driver thread (thread.c). Mapping neither waits for the GPU
- * nor moves memory in use. cuMemAlloc and cuMemFree may wait for all kernels on the GPU, including kernels
- * that wait for nibble. Memory is unmapped only when the communicator is closed.
+ * The arena reserves addresses for all of the GPU's memory once. NCCL's thread at connect, and later the
+ * driver thread (thread.c), map physical memory behind them on demand. Mapping neither waits for the GPU nor
+ * moves memory in use. cuMemAlloc and cuMemFree may wait for all kernels on the GPU, including kernels that
+ * wait for nibble. Memory is unmapped only when the communicator is closed.
  *
  * Allocation is first-fit by address. Adjacent free blocks are coalesced.
  */
@@ -49,7 +49,7 @@ static int append(struct nb_arena *a, nb_cu_ptr at, size_t bytes)
     return 0;
 }
 
-/* Note memory. `whole`: it is no free block. */
+/* Note memory. Without `whole` it is also a free block. */
 static int add_map(struct nb_arena *a, nb_cu_ptr at, size_t bytes, unsigned long long handle, bool whole)
 {
     struct nb_arena_map *map = calloc(1, sizeof(*map));
@@ -89,7 +89,7 @@ static nb_cu_ptr place(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
     return at;
 }
 
-/* Give addresses back that stayed unmapped. They are lost where another place follows them. */
+/* Give back addresses that stayed unmapped. Where other addresses were taken behind them they are lost. */
 static void unplace(struct nb_arena *a, nb_cu_ptr at, size_t bytes, pthread_mutex_t *lock)
 {
     hold(lock);
@@ -153,7 +153,7 @@ static bool is_for_adapters(const struct nb_arena *a)
 }
 
 /* Return 0 when the arena may take `bytes` more and leave the job its reserve. Log the first refusal of
- * memory for errors and references, and each of memory for payloads (`whole`). */
+ * memory for residuals and references, and each refusal for payloads (`whole`). */
 static int may_grow(struct nb_arena *a, size_t bytes, bool whole, pthread_mutex_t *lock)
 {
     size_t left = 0, all = 0;
@@ -171,8 +171,8 @@ static int may_grow(struct nb_arena *a, size_t bytes, bool whole, pthread_mutex_
             NB_INFO(NCCL_NET,
                     "cuda: GPU %d: no %zu MiB more for %s: %zu MiB are left, of which the job "
                     "keeps %zu (NIBBLE_GPU_RESERVE_MB)",
-                    a->cuda->ordinal, bytes >> 20, whole ? "payloads of messages" : "errors and references",
-                    left >> 20, a->keep >> 20);
+                    a->cuda->ordinal, bytes >> 20,
+                    whole ? "payloads of messages" : "residuals and references", left >> 20, a->keep >> 20);
         return -ENOMEM;
     }
     return 0;
@@ -213,7 +213,7 @@ int nb_arena_open(struct nb_arena *a, const struct nb_cuda_context *cuda, size_t
     if (ret)
         return ret;
     if (!a->virtual_memory) {
-        ret = NB_CU(cu, "memory for errors and references", MemAlloc_v2(&at, FIXED_BYTES));
+        ret = NB_CU(cu, "memory for residuals and references", MemAlloc_v2(&at, FIXED_BYTES));
         if (ret)
             return ret;
         ret = add_map(a, at, FIXED_BYTES, 0, false);
@@ -305,7 +305,7 @@ nb_cu_ptr nb_arena_take(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
     nb_cu_ptr at;
     bool grows;
 
-    do { /* anew where another thread has taken what was just mapped */
+    do { /* again where another thread has taken the new memory */
         hold(lock);
         at = nb_arena_cut(a, bytes);
         let_go(lock);
@@ -319,7 +319,7 @@ nb_cu_ptr nb_arena_take(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
     return at;
 }
 
-/* Take [at, at + bytes) out of the blocks where all of it is free: a communicator that has closed had it. */
+/* Take [at, at + bytes) out of the blocks where all of it is free: an earlier user gave it back. */
 static bool carve(struct nb_arena *a, nb_cu_ptr at, size_t bytes)
 {
     for (struct nb_arena_block **p = &a->blocks, *b; (b = *p); p = &b->next) {

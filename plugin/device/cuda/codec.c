@@ -95,8 +95,9 @@ ssize_t nb_cuda_dev_encode(struct nb_device *dev, struct nb_work *work, const st
 
 /* ---- Decoding and sums --------------------------------------------------------------------------------- */
 
-/* Do work whose values are not aligned as the kernel needs them: on copies. *in (0: no input) and c->dst have
- * `bytes` bytes each. Payloads may lie where the CPU cannot reach them, so the CPU cannot do it. */
+/* Let the kernel work on aligned copies where the values lack the alignment that it needs. The CPU cannot do
+ * this work, since payloads may lie where it cannot reach them. *in (0: no input) and c->dst have `bytes`
+ * bytes each. */
 static int on_copies(struct nb_cuda_device *d, struct nb_gpu_desc *c, uint64_t *in,
                      const struct nb_source *sources, size_t bytes)
 {

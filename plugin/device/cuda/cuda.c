@@ -20,8 +20,8 @@ static void cuda_quiesce(struct nb_device *dev)
 {
     struct nb_cuda_device *d = nb_cuda_of(dev);
 
-    /* Work in the ring cannot be taken back, but it is short, and its kernel runs. Otherwise the watchdog
-     * cancels it, and later kernels do not begin it. */
+    /* Work in the ring cannot be taken back. It is short, and its kernel runs. Without a kernel the watchdog
+     * cancels the work, and later kernels skip it. */
     pthread_mutex_lock(&d->gpu->lock);
     nb_escape_stop(&d->gpu->escape, &d->gpu->ring);
     pthread_mutex_unlock(&d->gpu->lock);

@@ -46,23 +46,23 @@ int nb_copier_copy(struct nb_cuda_copier *copier, void *dst, const void *src, si
 /* ---- observer.c: NCCL's kernel launches ---------------------------------------------------------------- */
 
 /* Note that the launches of one communicator more (by = 1) or less (-1) on GPU `gpu` (its ordinal) are
- * reported. Devices that are opened while there is one launch their kernel beside NCCL's. Others launch it
- * for each batch of work. */
+ * reported. Devices that open while NCCL reports the launches of some communicator launch their kernel beside
+ * NCCL's. Other devices launch it for each batch of work. */
 void nb_launch_attached(struct nb_context *ctx, int gpu, int by);
 
 /* Begin a launch: NCCL is about to launch a kernel of communicator `comm_id` (of `nnodes` nodes) on `stream`,
- * a CUstream of the calling thread's context. The stream is captured until nb_launch_end. The kernel may
- * have collectives: uncaptured ones where `eager`, and among these all-reduces where `sums`, otherwise only
- * captured ones, so that on a stream that is not captured it has none. Return a nonzero number for the next
- * two, or 0 without a launch: the kernel has none, or the communicator has no codecs on this GPU, and is no
- * known child of one that has (device.h, `shares`). */
+ * a CUstream of the calling thread's context. The stream is captured until nb_launch_end. `eager`: the kernel
+ * may have collectives outside graphs of the job. `sums`: all-reduces are among them. Without `eager` a
+ * kernel on a stream outside captures has no collectives. Return a nonzero number for the next two functions.
+ * Return 0 without a launch: the kernel has no collectives, or neither the communicator nor a known parent of
+ * it (device.h, `shares`) has codecs on this GPU. */
 uint64_t nb_launch_begin(struct nb_context *ctx, int gpu, uint64_t comm_id, int nnodes, void *stream,
                          bool sums, bool eager);
 
-/* Note that NCCL has launched its kernel, and has still to hand it over to its proxy (end), and that NCCL has
- * handed it over (posted). The first launches both kernels. `counts`: all operations of the launch that come
- * to the engine were noted by nb_launch_handed. Call each once for each nonzero number, on the same thread. 0
- * is ignored. */
+/* Note that NCCL has launched its kernel and has still to hand the operations over to its proxy (end), and
+ * that NCCL has handed them over (posted). nb_launch_end launches both kernels. `counts`: nb_launch_handed
+ * has noted all operations of the launch that come to the engine. Call each once for each nonzero number, on
+ * the same thread. Both ignore 0. */
 void nb_launch_end(struct nb_context *ctx, uint64_t launch);
 void nb_launch_posted(struct nb_context *ctx, uint64_t launch, bool counts);
 

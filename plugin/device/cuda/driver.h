@@ -227,7 +227,7 @@ struct nb_arena {
     int virtual_memory; /* memory is mapped on demand, behind reserved addresses. 0: one cuMemAlloc */
     nb_cu_ptr base;
     size_t reserved, mapped, used, peak, granularity; /* bytes */
-    size_t placed; /* bytes of addresses mapped or about to be, when several communicators' memory grows */
+    size_t placed; /* bytes of addresses mapped or about to be, where several threads make it grow */
     bool told_full;
     bool for_adapters;       /* all of it is memory that adapters can be given */
     size_t keep;             /* bytes of the GPU's memory that the arena leaves to the job */
@@ -247,13 +247,13 @@ void nb_arena_close(struct nb_arena *arena);
 void nb_arena_forget(struct nb_arena *arena);
 
 /* Return the address of `bytes` of GPU memory, not zeroed, aligned to 256 bytes, or 0 without memory. `take`
- * grows the arena where it has to, with `lock` as in nb_arena_grow. `cut`, with the lock held, calls no
- * driver, and needs no context. */
+ * grows the arena where it has to, with `lock` as in nb_arena_grow. `cut`, with the lock held, works without
+ * the driver and without a context. */
 nb_cu_ptr nb_arena_take(struct nb_arena *arena, size_t bytes, pthread_mutex_t *lock);
 nb_cu_ptr nb_arena_cut(struct nb_arena *arena, size_t bytes);
 /* Map `bytes` more. Return 0, or a negative errno after a log line. `lock` protects the arena from other
- * threads, and is taken only for its lists, never across a call of the driver. NULL: there is no other
- * thread. */
+ * threads. nb_arena_grow holds it for the arena's lists only, never across a call of the driver. NULL: there
+ * is no other thread. */
 int nb_arena_grow(struct nb_arena *arena, size_t bytes, pthread_mutex_t *lock);
 /* Return the address of `bytes` of GPU memory behind one mapping of its own, which adapters may be given,
  * or 0 where the GPU has no such memory, after a log line. `lock` as in nb_arena_grow. `give_whole`, with the

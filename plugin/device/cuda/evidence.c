@@ -59,7 +59,7 @@ int nb_cuda_dev_compare(struct nb_device *dev, struct nb_work *work, const void 
         else if (ret == -EINPROGRESS)
             ret = 0;
     }
-    if (ret) { /* none of it stays in flight */
+    if (ret) { /* wait: no part stays in flight after an error */
         nb_cuda_dev_drain(d);
         return (int)ret;
     }
@@ -149,6 +149,6 @@ ssize_t nb_cuda_dev_pick(struct nb_device *dev, struct nb_work *work, size_t wid
     if (nb_cuda_dev_check_reach(d, src))
         return -EFAULT;
     ret = nb_cuda_dev_submit(d, work, &c, NULL, &want);
-    /* Unaligned values are not picked: the engine would have to wait for a copy for the CPU. */
+    /* Refuse to pick unaligned values: the engine would have to wait for a copy for the CPU. */
     return ret == -ENOTSUP ? 0 : ret;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A communicator's part of its GPU: context, kernel, memory, ring and launches. Each communicator has its own
- * ring and its own kernels. One ring for all of a GPU's communicators does not work. Kernels beside NCCL's
+ * ring and its own kernels. One ring for all communicators of a GPU would deadlock. Kernels beside NCCL's
  * launches on several streams, one after the other on one ring, begin in the order of the launches. A kernel
- * that stands first waits for its own stream, and the work of another stream's operation waits behind it.
- * Telling the running kernel to go on for all of them then blocks the stream that it is joined to.
+ * that stands first waits for its own stream, and the work of another stream's operation waits behind it. A
+ * running kernel that went on for all communicators would block the stream that it is joined to.
  * tests/device/test_cuda_launch.c has three communicators that deadlocked this way. As many kernels run at
  * once as communicators have operations at once. Their blocks come out of one budget (gpus.c).
  *
@@ -20,8 +20,8 @@
  *   table.h     the device that the engine sees
  *
  * Threads: `lock` covers everything but launching, which has the lock of struct nb_launches. NCCL's launching
- * threads take the latter, and the driver may hold them up for as long as the GPU's queues are full, which
- * can depend on the engine. A thread that has `lock` therefore only tries to take the other.
+ * threads take the launches' lock, and the driver may hold them up for as long as the GPU's queues are full,
+ * which can depend on the engine. A thread that has `lock` therefore only tries to take the launches' lock.
  */
 #include "device/cuda/gpu.h"
 
@@ -65,7 +65,7 @@ static int load_kernel(struct nb_gpu *g)
     return ret;
 }
 
-/* Make everything that needs the context. unmake frees it in whatever state it is. */
+/* Make everything that needs the context. unmake frees it in any state. */
 static int make(struct nb_gpu *g)
 {
     int ret = load_kernel(g);
@@ -203,8 +203,8 @@ void nb_gpu_register(struct nb_gpu *g)
     }
 }
 
-/* Work of the two driver threads. Memory has one of its own, so that a launch that NCCL's kernel waits for
- * never stands behind it. */
+/* Work of the two driver threads. Memory has a thread of its own, so that a launch for which NCCL's kernel
+ * waits never stands behind it. */
 static void launch_kernels(void *arg, unsigned wanted)
 {
     struct nb_gpu *g = arg;
@@ -329,8 +329,8 @@ int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct
     return 0;
 }
 
-/* Wait until no kernel runs, no thread launches one, and the driver threads have ended. Return 1, or 0 when
- * that takes too long. */
+/* Wait until all kernels, all launches of other threads and the driver threads have ended. Return 1, or 0
+ * when that takes too long. */
 static int come_to_rest(struct nb_gpu *g)
 {
     const int64_t limit = nb_clock_ns(&g->ctx->clock) + REST_NS;

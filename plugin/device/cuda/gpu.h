@@ -31,28 +31,28 @@ struct nb_gpus {
     unsigned blocks[NB_GPUS_MAX]; /* of their kernels, launched outside captures and not yet told to end */
 };
 
-/* Add an entry, with a number that differs from all others' numbers, and take it out again. From then on
- * nb_gpus_find skips it, and nb_gpus_used says whether some thread still has it. Any thread. */
+/* add: add an entry, with a number that differs from all other entries' numbers. remove: take it out, so that
+ * nb_gpus_find skips it. used: say whether some thread still has it. Any thread. */
 void nb_gpus_add(struct nb_gpus *gpus, struct nb_gpu *gpu);
 void nb_gpus_remove(struct nb_gpus *gpus, struct nb_gpu *gpu);
 int nb_gpus_used(struct nb_gpus *gpus, const struct nb_gpu *gpu);
 
-/* Return the entry of communicator `comm_id` (0: unknown) on the GPU with this ordinal, or NULL: its own, or
- * its parent's, when it is known to share the parent's connections (nb_gpus_share). The entry stays until
- * nb_gpus_unfind. No lock is held meanwhile, so that its user may wait. Any thread. */
+/* Return the entry of communicator `comm_id` (0: unknown) on the GPU with this ordinal: its own, or its
+ * parent's when it is known to share the parent's connections (nb_gpus_share). NULL: it has none. The entry
+ * stays until nb_gpus_unfind. No lock is held meanwhile, so that its user may wait. Any thread. */
 struct nb_gpu *nb_gpus_find(struct nb_gpus *gpus, int ordinal, uint64_t comm_id);
 /* Find an entry by number. */
 struct nb_gpu *nb_gpus_find_serial(struct nb_gpus *gpus, uint16_t serial);
 void nb_gpus_unfind(struct nb_gpus *gpus, struct nb_gpu *gpu);
 
-/* Note that operations of communicator `comm_id` have come to this one. From now on its launches get kernels
- * of this one's. */
+/* Note that operations of communicator `comm_id`, a child, have come to this communicator. From now on the
+ * child's launches get this communicator's kernels. */
 void nb_gpus_share(struct nb_gpus *gpus, struct nb_gpu *gpu, uint64_t comm_id);
 
 /* Return the number of blocks for a launch of the codec kernel. All communicators of a GPU together have at
  * most `budget`, and each has at least NB_GPUS_LEAST, so that many communicators may exceed the budget. Give
- * the same number back. A captured launch, which may run at any time, gets an equal share, which is not
- * counted. Any thread. */
+ * the same number back. A captured launch may run at any time, so it gets an equal share outside the count.
+ * Any thread. */
 #define NB_GPUS_LEAST 2u
 unsigned nb_gpus_take_blocks(struct nb_gpus *gpus, int ordinal, unsigned budget, int captured);
 void nb_gpus_give_blocks(struct nb_gpus *gpus, int ordinal, unsigned blocks);
@@ -80,12 +80,12 @@ struct nb_cuda_thread {
 int nb_cuda_thread_start(struct nb_cuda_thread *thread, void (*work)(void *arg, unsigned wanted), void *arg);
 void nb_cuda_thread_ask(struct nb_cuda_thread *thread, unsigned wanted);
 /* End the thread, in bounded time of that clock. Return 1, also when it was never started. Return 0 when the
- * driver holds it up: it still uses `thread` and the memory behind `arg`. */
+ * driver holds the thread up, which then still uses `thread` and the memory behind `arg`. */
 int nb_cuda_thread_stop(struct nb_cuda_thread *thread, const struct nb_clock *clock);
 
 /* ---- ring.c: the host's half of the kernel's ring ------------------------------------------------------ */
 
-/* Destinations of the extra results of a work, in memory that the GPU need not see. NULL: not wanted. */
+/* Destinations of the extra results of a work, in memory that the GPU need not see. NULL: unwanted. */
 struct nb_gpu_wanted {
     struct nb_encode_stats *stats; /* added */
     uint64_t *value;
@@ -131,7 +131,7 @@ struct nb_ring {
     struct nb_gpu_waiting waiting[NB_GPU_RING]; /* from number `first` on, `nwaiting` of them, in order */
     uint64_t first;
     unsigned nwaiting;
-    struct nb_gpu_waiting aside;      /* the work that this processor does. Without `work`: none */
+    struct nb_gpu_waiting aside;      /* the work aside, which this processor does. Without `work`: none */
     bool served;                      /* a kernel runs, and was not told to end */
     uint64_t published;               /* descriptors written so far */
     uint64_t tickets;                 /* of all of them */
@@ -151,21 +151,21 @@ int nb_ring_open(struct nb_ring *ring, struct nb_arena *arena, const struct nb_c
 void nb_ring_close(struct nb_ring *ring);
 
 /* Ensure `work` bytes of workspace, `scratch` bytes of scratch memory and `sources` sources a descriptor.
- * Return 0, or a negative errno after a WARN. At connect, entered. `lock` is held only while the ring
- * changes: the driver's calls may wait for kernels, which wait for engines, and these for the lock. */
+ * Return 0, or a negative errno after a WARN. At connect, entered. It holds `lock` only while it changes the
+ * ring: the driver's calls may wait for kernels, which wait for engines, which wait for the lock. */
 int nb_ring_reserve(struct nb_ring *ring, size_t work, size_t scratch, unsigned sources,
                     pthread_mutex_t *lock);
 
 /* Note whether a kernel runs and was not told to end. With such a kernel the ring publishes waiting
- * descriptors now, and later descriptors at once. Without one they stay the host's. */
+ * descriptors now, and later descriptors at once. Without it descriptors wait on the host. */
 void nb_ring_serve(struct nb_ring *ring, bool served);
 
 /* Submit a descriptor. Return 0, -EAGAIN when the ring is full, or the error of nb_gpu_plan. -ENOTSUP also
  * means more workspace or sources than reserved, and work that the kernel cannot do on this GPU. Complete
- * `desc`, which is copied. `sources` (an array of desc->nsources, copied) and `want` may be NULL. `work`,
- * `inflight` and the memory behind `want` stay until the work is finished. The wanted results are there when
- * it is found finished without an error. With want->numbers, at most NB_PICKS of them, the ring provides
- * `dst`. The result of a pick is the number of values. */
+ * `desc` and copy it, and copy `sources` (an array of desc->nsources). `sources` and `want` may be NULL.
+ * `work`, `inflight` and the memory behind `want` stay until the work is finished. The wanted results are
+ * there when the work is finished without an error. With want->numbers, at most NB_PICKS of them, the ring
+ * provides `dst`. The result of a pick is the number of values. */
 int nb_ring_submit(struct nb_ring *ring, unsigned *inflight, struct nb_work *work, struct nb_gpu_desc *desc,
                    const struct nb_source *sources, const struct nb_gpu_wanted *want);
 
@@ -176,9 +176,9 @@ int nb_ring_room(struct nb_ring *ring, unsigned descriptors);
 ssize_t nb_ring_poll(struct nb_ring *ring, struct nb_work *work);
 /* Note the finished descriptors. Return the number of unfinished ones. */
 unsigned nb_ring_sweep(struct nb_ring *ring);
-/* take_aside: take the oldest waiting work aside, so that no kernel gets it. put_back: let it wait again,
- * as the oldest. finish_aside: finish it with the results that `res` and `found` hold, as a kernel would
- * have left them. cancel_waiting: finish it, and all waiting work, with -ECANCELED. */
+/* take_aside: take the oldest waiting work aside for this processor, so that no kernel gets it. put_back: let
+ * the work aside wait again, as the oldest. finish_aside: finish it with `res` and `found`, the results as a
+ * kernel would have left them. cancel_waiting: finish it, and all waiting work, with -ECANCELED. */
 void nb_ring_take_aside(struct nb_ring *ring);
 void nb_ring_put_back(struct nb_ring *ring);
 void nb_ring_finish_aside(struct nb_ring *ring, const struct nb_gpu_result *res, const uint32_t *found);
@@ -188,9 +188,9 @@ void nb_ring_fail(struct nb_ring *ring, int error);
 
 /* ---- processor.c: descriptors' work by this processor -------------------------------------------------- */
 
-/* Do the work of a descriptor. Its addresses and its sources' addresses are this processor's. Set *res as
- * the kernel does, but `length`, and return that. -EINVAL also means a profile with a stride. -ENOMEM:
- * there is no memory. */
+/* Do the work of a descriptor. Its addresses and its sources' addresses are this processor's. Set *res as the
+ * kernel does, except for `length`, and return the length. -EINVAL also means a profile with a stride.
+ * -ENOMEM: there is no memory. */
 int64_t nb_gpu_by_processor(const struct nb_gpu_desc *desc, struct nb_gpu_result *res);
 
 /* ---- escape.c: work whose kernel does not begin -------------------------------------------------------- */
@@ -208,10 +208,10 @@ struct nb_escape_part {
     uint64_t at;       /* the GPU's address of the first byte */
     uint64_t bytes, skip;
     int how;
-    bool bound;    /* the bound of an encoder's output */
+    bool bound;    /* an encoder's output, whose `bytes` are its bound */
     bool copied;   /* it lies in GPU memory */
-    bool repeats;  /* its copy is stored again and again */
-    size_t place;  /* its copy's in `mem` */
+    bool repeats;  /* all of it has the bytes of one copy, which is stored again and again */
+    size_t place;  /* offset of its copy in `mem` */
     uint8_t *seen; /* this processor's address */
 };
 
@@ -226,7 +226,7 @@ struct nb_escape {
     pthread_mutex_t lock;             /* the list of pieces */
     struct nb_escape_piece *piece;
     unsigned npieces, cap;
-    /* The ring's work aside. */
+    /* The work aside (struct nb_ring). */
     enum nb_escape_step step;
     struct nb_gpu_desc desc; /* with this processor's addresses */
     struct nb_gpu_result result;
@@ -235,7 +235,7 @@ struct nb_escape {
     struct nb_escape_part *part;
     uint32_t list_cap;
     unsigned nparts, next;    /* next: to be copied */
-    uint64_t copied, copying; /* bytes of that one */
+    uint64_t copied, copying; /* bytes of that part, copied and under way */
     void *request;            /* of the copy under way */
     uint8_t *mem;             /* copies of GPU memory, registered with the adapter */
     size_t mem_bytes;
@@ -247,15 +247,16 @@ struct nb_escape {
 void nb_escape_init(struct nb_escape *escape, const struct nb_arena *arena, const struct nb_clock *clock);
 void nb_escape_destroy(struct nb_escape *escape);
 
-/* Use this adapter from now on, NULL: none. All registrations with the one before end, and waiting work is
- * cancelled. Under the lock of struct nb_gpu. */
+/* Use this adapter from now on, NULL: none. This ends all registrations with the adapter before, and cancels
+ * waiting work. Under the lock of struct nb_gpu. */
 void nb_escape_use(struct nb_escape *escape, const struct nb_adapter *adapter, struct nb_ring *ring);
 /* Return whether there is one. Any thread, without that lock. */
 bool nb_escape_has_adapter(struct nb_escape *escape);
-/* Use the adapter no more, and log why. Any thread. */
+/* Stop to use the adapter, and log why. Any thread. */
 void nb_escape_give_up(struct nb_escape *escape, const char *why);
-/* Register GPU memory with the adapter, unless it is. Where that fails, give up. `fd`, `offset`: as in
- * struct nb_adapter, -1: none. nb_escape_remove ends it. Any thread, without the lock of struct nb_gpu. */
+/* Register GPU memory with the adapter, unless it is registered. Where that fails, give the adapter up. `fd`,
+ * `offset`: as in struct nb_adapter, -1: none. nb_escape_remove ends the registration. Any thread, without
+ * the lock of struct nb_gpu. */
 void nb_escape_add(struct nb_escape *escape, uint64_t base, size_t bytes, int fd, uint64_t offset);
 void nb_escape_remove(struct nb_escape *escape, uint64_t base);
 
@@ -373,9 +374,9 @@ struct nb_launches {
     bool escape_said;              /* that was logged */
 };
 
-/* Make streams, events and places for a GPU of `multiprocessors`. `how`, `thread`, `mbps` and `lock` are set
- * before. The ring need not be open yet. All arguments outlive it. Return 0, or a negative errno (after a
- * WARN, unless the host is out of memory). Call nb_launches_close in either case. Entered. */
+/* Make streams, events and places for a GPU of `multiprocessors`. The caller has set `how`, `thread`, `mbps`
+ * and `lock`. The ring need not be open yet. All arguments outlive the launches. Return 0, or a negative
+ * errno (after a WARN, unless the host is out of memory). Call nb_launches_close in either case. Entered. */
 int nb_launches_open(struct nb_launches *l, const struct nb_context *ctx, const struct nb_cuda_context *cuda,
                      struct nb_ring *ring, nb_cu_function kernel, int multiprocessors, unsigned teams);
 void nb_launches_close(struct nb_launches *l);
@@ -388,16 +389,16 @@ void nb_launches_forget(struct nb_launches *l);
  * `eager`: of nb_launch_begin. Return a nonzero ticket of 48 bits for the two below, or 0 without a launch
  * (the device works in batches or has failed, the kernel has no collectives, or an error was logged). */
 uint64_t nb_launches_fork(struct nb_launches *l, nb_cu_stream stream, bool sums, bool eager);
-/* Launch both kernels, or ours behind NCCL's: NCCL has launched its kernel, and has still to hand it over to
- * its proxy. Once for each ticket. */
+/* Launch both kernels, or ours behind NCCL's. NCCL has launched its kernel, and has still to hand the
+ * operations over to its proxy. Once for each ticket. */
 void nb_launches_join(struct nb_launches *l, uint64_t ticket);
-/* Note that NCCL has handed it over. `counts`: all of its operations that come to the engine were noted by
- * nb_launches_handed. Once for each ticket, after the join. Afterwards the ticket is invalid. */
+/* Note that NCCL has handed the operations over. `counts`: nb_launches_handed has noted all operations of the
+ * launch that come to the engine. Once for each ticket, after the join. Afterwards the ticket is invalid. */
 void nb_launches_posted(struct nb_launches *l, uint64_t ticket, bool counts);
 /* Note that NCCL hands over an operation that comes to the engine, other than an all-reduce. Any thread. */
 void nb_launches_handed(struct nb_launches *l);
 
-/* Launch a kernel for waiting work without one, unless one has come meanwhile. On the driver thread. */
+/* Launch a kernel for waiting work, unless a kernel has come meanwhile. On the driver thread. */
 void nb_launches_alone(struct nb_launches *l);
 
 /* Make a turn of the engine: see which of NCCL's kernels have ended, tell ours to end, launch for a batch,
@@ -409,10 +410,10 @@ void nb_launches_begun(struct nb_launches *l);
  * none. */
 void nb_launches_busy(struct nb_launches *l);
 void nb_launches_idle(struct nb_launches *l);
-/* Return 1 when a running kernel will take work that is submitted now. Else return 0, and launch one unless
- * one is coming. */
+/* Return 1 when a running kernel will take work that is submitted now. Else return 0, and launch a kernel
+ * unless one is coming. */
 int nb_launches_ready(struct nb_launches *l);
-/* End all kernels, in bounded time. Return 1, or 0 when one does not end. */
+/* End all kernels, in bounded time. Return 1, or 0 when a kernel does not end. */
 int nb_launches_drain(struct nb_launches *l);
 
 /* ---- gpu.c: a communicator's GPU ----------------------------------------------------------------------- */
@@ -443,20 +444,20 @@ struct nb_gpu {
     struct nb_gpu *next;
 };
 
-/* Make one, and put it on the context's list. Return 0. Return -ENODEV or -ENOTSUP when the GPU cannot be
- * used, with the reason in `why`, of `cap` bytes, and without a log line unless the GPU lacks unified
- * addresses. Return other errors after a WARN. On a connecting thread. */
+/* Make a communicator's GPU, and put it on the context's list. Return 0. Return -ENODEV or -ENOTSUP when the
+ * GPU cannot be used, with the reason in `why`, of `cap` bytes, and without a log line unless the GPU lacks
+ * unified addresses. Return other errors after a WARN. On a connecting thread. */
 int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct nb_gpu **gpu, char *why,
                size_t cap);
 
-/* Have the arena grow by `bytes` after a refused allocation, without waiting for it. Any thread. */
+/* Ask the driver thread to grow the arena by `bytes` after a refused allocation. Any thread. */
 void nb_gpu_grow(struct nb_gpu *gpu, size_t bytes);
 
 /* Register the arena's memory with the adapter, where there is one. Any thread, without `lock`. */
 void nb_gpu_register(struct nb_gpu *gpu);
 
-/* Take it off the list, wait in bounded time until its kernels have ended, and free it. When one does not end
- * its memory stays as it is, after a WARN. The caller has no work in flight. */
+/* Take it off the list, wait in bounded time until its kernels have ended, and free it. Where a kernel does
+ * not end the memory stays allocated, after a WARN. The caller has no work in flight. */
 void nb_gpu_put(struct nb_gpu *gpu);
 
 #endif

@@ -21,8 +21,8 @@
  * of the launch is on the GPU. After it both kernels are, and neither needs another call of the driver. So
  * another thread may load kernels, free memory or page-lock some at any moment: whatever it waits for makes
  * progress. No other order has this property, and each of them was seen to stop
- * (docs/results/2026-11-26-gpu-h100.md). The capture has a price: while it is open, some microseconds, a
- * synchronization of the whole device on another thread fails, and NCCL's launch with it.
+ * (docs/results/2026-11-26-gpu-h100.md). The capture has a price: it is open for some microseconds, in which
+ * a synchronization of the whole device on another thread fails, and NCCL's launch with it.
  *
  * The launch *follows* NCCL's in a call of its own (BEHIND) where NCCL's stream cannot be captured safely (a
  * blocking or legacy stream), and with NIBBLE_GPU_LAUNCH=behind. Then M stands in a third stream behind an
@@ -36,7 +36,7 @@
  *     launch, and has no open work. All-reduces cannot be counted: their windows do not tell which is last.
  *   - NCCL's kernel has ended (M is seen) and the engine has no open work, or LINGER_NS have passed. After
  *     its kernel has ended, NCCL's proxy hands over only windows that contribute. With a late peer these may
- *     stay open for long, and the job's stream would wait for that peer. What is left gets a kernel of its own.
+ *     stay open for long, and the job's stream would wait for that peer. Their work gets a kernel of its own.
  *   - Without a mark: the communicator has failed, NCCL has given its windows up, or FORGOTTEN_NS have passed
  *     since the last open work.
  * A waiting M holds up the kernels behind it where the job has one hardware queue. There a launch without
@@ -154,8 +154,8 @@ int nb_launches_open(struct nb_launches *l, const struct nb_context *ctx, const 
     l->beside = calloc(PLACES, sizeof(*l->beside));
     if (!l->mark || !l->beside)
         return -ENOMEM;
-    /* The driver may load code for its first memset, which waits for all kernels on the GPU. It does so now,
-     * before any kernel of nibble's. */
+    /* The driver may load code for its first memset, and the load waits for all kernels on the GPU. Let it
+     * load now, before any kernel of nibble's. */
     ret = NB_CU(cuda->cu, "the first mark", MemsetD32Async((uintptr_t)l->mark, 0, 1, l->stream));
     return ret ? ret : NB_CU(cuda->cu, "the first mark", StreamSynchronize(l->stream));
 }
@@ -199,7 +199,7 @@ void nb_launches_forget(struct nb_launches *l)
 /* ---- Launching; under the lock of struct nb_launches, entered ------------------------------------------ */
 
 /* Launch a kernel. *taken: its blocks of the GPU's budget, to be given back when it is told to end. The
- * caller counts it (`launched`), unless it is `captured`, which is in a graph of the job. */
+ * caller counts it (`launched`), unless it is `captured` in a graph of the job. */
 static int launch(struct nb_launches *l, nb_cu_stream stream, int captured, _Atomic unsigned *taken)
 {
     const unsigned blocks = nb_gpus_take_blocks(l->ctx->gpus, l->cuda->ordinal, l->blocks, captured);
@@ -238,8 +238,8 @@ static int count_own(struct nb_launches *l, int ret)
     return ret;
 }
 
-/* Return our stream for a capture: the one that takes part in it, else one outside all captures. `id`: the
- * job's capture, 0: our own. */
+/* Return our stream for a capture: the stream that takes part in it, else a stream outside all captures.
+ * `id`: the job's capture, 0: our own. */
 static nb_cu_stream stream_for(struct nb_launches *l, uint64_t id)
 {
     int free = -1;
@@ -271,7 +271,7 @@ static int find_place(struct nb_launches *l, int capturing)
         n = atomic_load(&l->captured);
         return n < NB_LAUNCH_CAPTURED ? (int)(NB_LAUNCH_OPEN + n) : -1;
     }
-    /* The first free one, since the engine looks through them in every turn. */
+    /* the first free place, since the engine looks through them in every turn */
     for (n = 0; n < NB_LAUNCH_OPEN; n++)
         if (atomic_load_explicit(&l->beside[n].state, memory_order_acquire) == NB_BESIDE_FREE)
             return (int)n;
@@ -338,8 +338,8 @@ static int begin_capture(struct nb_launches *l, nb_cu_stream stream, nb_cu_strea
     return ret;
 }
 
-/* Fork. Return 0 and the place, or a negative errno without a kernel: -ENOMSG where NCCL's needs none, others
- * after a WARN. */
+/* Fork. Return 0 and the place, or a negative errno without a kernel: -ENOMSG where NCCL's kernel needs no
+ * codecs, others after a WARN. */
 static int fork_beside(struct nb_launches *l, nb_cu_stream stream, bool sums, bool eager, int *place)
 {
     const struct nb_cuda *cu = l->cuda->cu;
@@ -405,8 +405,8 @@ static int submit_mark(struct nb_launches *l, const struct nb_beside *b, uint32_
     return ret;
 }
 
-/* Launch ours beside NCCL's kernel in the same capture, with the mark, and join it. The join comes even where
- * the launch has failed, since a capture cannot end without it. */
+/* Launch ours beside NCCL's kernel in the same capture, with the mark, and join it. Join even where the
+ * launch has failed, since a capture cannot end without the join. */
 static int launch_joined(struct nb_launches *l, struct nb_beside *b, uint32_t *mark, int captured)
 {
     const struct nb_cuda *cu = l->cuda->cu;
@@ -420,8 +420,8 @@ static int launch_joined(struct nb_launches *l, struct nb_beside *b, uint32_t *m
     return failed ? failed : ret;
 }
 
-/* Launch the graph of both kernels. An executable graph is updated, which costs a fiftieth of a new one, and
- * may still be running. */
+/* Launch the graph of both kernels. Update an executable graph, even one that still runs, since a new one
+ * costs fifty times as much. */
 static int launch_graph(struct nb_launches *l, const struct nb_beside *b, nb_cu_graph graph)
 {
     const struct nb_cuda *cu = l->cuda->cu;
@@ -438,7 +438,7 @@ static int launch_graph(struct nb_launches *l, const struct nb_beside *b, nb_cu_
     return ret ? ret : NB_CU(cu, "launching both kernels", GraphLaunch(*exec, b->stream));
 }
 
-/* End our capture, and launch what it holds. Return 0, -ECANCELED where NCCL's launch has failed with the
+/* End our capture, and launch its graph. Return 0, -ECANCELED where NCCL's launch has failed with the
  * capture, or another negative errno. */
 static int launch_together(struct nb_launches *l, struct nb_beside *b, uint32_t *mark)
 {
@@ -527,7 +527,7 @@ void nb_launches_join(struct nb_launches *l, uint64_t ticket)
         ret = launch_beside(l, b, &l->mark[place]);
         nb_cuda_leave(l->cuda, mode);
     }
-    if (ret == -ECANCELED) { /* NCCL has launched nothing, and hands nothing over */
+    if (ret == -ECANCELED) { /* NCCL's launch has failed, so NCCL hands no operation over */
         nb_gpus_give_blocks(l->ctx->gpus, l->cuda->ordinal, atomic_exchange(&b->blocks, 0));
         atomic_fetch_sub(&l->open, 1);
         atomic_fetch_sub(&l->places, 1);
@@ -576,8 +576,8 @@ void nb_launches_alone(struct nb_launches *l)
     int ret = 0, mode;
 
     pthread_mutex_lock(&l->lock);
-    /* Another thread may have launched one meanwhile, or one in a graph has still to end: the engine asks
-     * again. */
+    /* Another thread may have launched a kernel meanwhile, or a kernel in a graph has still to end: the
+     * engine asks again. */
     const bool one = !atomic_load(&l->ring->failed) && atomic_load(&l->alone_asked) &&
                      atomic_load(&l->open) == 0 &&
                      __atomic_load_n(&ring->ended, __ATOMIC_ACQUIRE) >= atomic_load(&l->launched);

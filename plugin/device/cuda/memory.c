@@ -2,8 +2,8 @@
 /*
  * Memory of the CUDA device: the kind of memory at an address, copies for the CPU, and its own memory.
  *
- * A communicator's device keeps the ranges of addresses that it was given or has made. It therefore knows
- * whose memory an address is without asking the driver while a kernel runs.
+ * A communicator's device keeps the ranges of addresses that it was given or has made. While a kernel runs it
+ * therefore knows whose memory an address is, without the driver.
  *
  * Threads: any.
  */
@@ -236,8 +236,8 @@ static void *alloc_wire(struct nb_cuda_device *d, size_t bytes)
     return p;
 }
 
-/* Allocate from the arena. Where its memory is used up the arena grows: at once while the communicator
- * connects, later on the driver thread, so that there is memory when the caller asks again. */
+/* Allocate from the arena. A full arena grows: at once while the communicator connects, later on the driver
+ * thread, so that there is memory when the caller asks again. */
 static nb_cu_ptr alloc_state(struct nb_cuda_device *d, size_t bytes)
 {
     nb_cu_ptr at;
@@ -288,8 +288,8 @@ void *nb_cuda_dev_alloc(struct nb_device *dev, enum nb_place place, size_t bytes
     if (place == NB_PLACE_PAYLOAD)
         return alloc_payload(d, bytes);
     at = alloc_state(d, bytes);
-    /* Zero it while the communicator connects, so that the first codec kernel runs before any other work can
-     * wait for it. Later no thread could wait for its end. */
+    /* Zero it by a codec kernel while the communicator connects. So the first kernel runs before any other
+     * work can wait for it. Later no thread could wait for its end. */
     if (at && !atomic_load(&d->connected) && nb_cuda_dev_zero(dev, NULL, (void *)(uintptr_t)at, bytes)) {
         pthread_mutex_lock(&d->gpu->lock);
         nb_arena_give(&d->gpu->arena, at);

@@ -66,7 +66,8 @@ void nb_launch_attached(struct nb_context *ctx, int gpu, int by)
         atomic_fetch_add(&ctx->gpus->reporting[gpu], by);
 }
 
-/* Number of a launch: its GPU's number in the upper 16 bits, the ticket of nb_launches_fork in the others. */
+/* Number of a launch: its GPU's number in the upper 16 bits, the ticket of nb_launches_fork in the lower 48.
+ * */
 #define TICKET_BITS 48
 #define TICKET_MASK ((UINT64_C(1) << TICKET_BITS) - 1)
 

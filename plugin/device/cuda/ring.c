@@ -13,8 +13,8 @@
  * `published`. From the kernel: data and results, a fence at system scope, then `done`. The host reads `done`
  * with acquire, then the rest.
  *
- * C11's atomics ensure the host's side, which the protocol's test runs under the thread sanitizer. The GPU's
- * side of it could not be tested without a GPU.
+ * C11's atomics ensure the host's side, and the protocol's test runs it under the thread sanitizer. Only a
+ * GPU can test the kernel's side.
  */
 #include "device/cuda/gpu.h"
 
@@ -65,9 +65,8 @@ void nb_ring_close(struct nb_ring *r)
     memset(r, 0, sizeof(*r)); /* the rest belongs to the arena */
 }
 
-/* Give all entries larger arrays of sources. Descriptors in flight use the old ones, which therefore stay
- * until the end, like the memory of reserve_memory. This happens when a communicator of more nodes than
- * earlier ones connects. */
+/* Give all entries larger arrays of sources. Descriptors in flight may use the old arrays, which therefore
+ * stay until the end, like the memory of reserve_memory. */
 static int reserve_sources(struct nb_ring *r, unsigned sources, pthread_mutex_t *lock)
 {
     struct nb_gpu_source *array = nb_cuda_pinned(r->cuda, (size_t)NB_GPU_RING * sources * sizeof(*array));
@@ -77,7 +76,7 @@ static int reserve_sources(struct nb_ring *r, unsigned sources, pthread_mutex_t 
         return -ENOMEM;
     pthread_mutex_lock(lock);
     room = r->npinned < sizeof(r->pinned) / sizeof(*r->pinned);
-    used = room && sources > r->most; /* else another communicator has been faster */
+    used = room && sources > r->most; /* else another thread has been faster */
     if (used) {
         r->pinned[r->npinned++] = array;
         for (unsigned i = 0; i < NB_GPU_RING; i++)
@@ -89,7 +88,7 @@ static int reserve_sources(struct nb_ring *r, unsigned sources, pthread_mutex_t 
         nb_cuda_unpin(r->cuda, array);
     if (room)
         return 0;
-    NB_WARN("cuda: communicators of too many sizes on GPU %d", r->cuda->ordinal);
+    NB_WARN("cuda: GPU %d: the ring has grown too often", r->cuda->ordinal);
     return -ENOMEM;
 }
 
@@ -117,7 +116,7 @@ static int reserve_memory(struct nb_ring *r, size_t each, size_t also, pthread_m
         }
         r->work_bytes = each;
         r->scratch_bytes = also;
-    } else { /* another communicator has been faster, and needs more of one */
+    } else { /* another thread has been faster, and needs more of one */
         nb_arena_give(r->arena, at);
     }
     pthread_mutex_unlock(lock);
@@ -349,7 +348,7 @@ static void put_sources(struct nb_gpu_source *to, const struct nb_source *from, 
             .coded = (uintptr_t)from[i].coded, .bytes = from[i].len, .codec = (uint32_t)from[i].codec};
 }
 
-/* Put a work into the ring, where there is room. `sources`: its sources, where it has not waited. */
+/* Put a work into the ring, where there is room. `sources`: the sources of a work that has not waited. */
 static void publish(struct nb_ring *r, struct nb_gpu_waiting *w, const struct nb_source *sources)
 {
     struct nb_gpu_entry *entry = prepare(r, &w->desc, w->want.numbers != NULL);

@@ -79,18 +79,17 @@ static inline uint64_t nb_cuda_address(const void *p)
 /* ---- work.c ---- */
 
 /* Submit `desc` with its sources (NULL: without sources). With `work` return -EINPROGRESS, -EAGAIN, or an
- * error. Without it wait, and return the result. Return -ENOTSUP when the kernel cannot do it. `want` may be
- * NULL. */
+ * error. With NULL for it wait, and return the result. Return -ENOTSUP when the kernel cannot do the work.
+ * `want` may be NULL. */
 ssize_t nb_cuda_dev_submit(struct nb_cuda_device *d, struct nb_work *work, struct nb_gpu_desc *desc,
                            const struct nb_source *sources, const struct nb_gpu_wanted *want);
 /* together: submit nb_cuda_dev_compare's work, whose parts, out->part, are in flight. Return -EINPROGRESS, or
  * without `work` the result. room: return 1 when `parts` of them can be submitted now. */
 int nb_cuda_dev_room(struct nb_cuda_device *d, unsigned parts);
 ssize_t nb_cuda_dev_together(struct nb_cuda_device *d, struct nb_work *work, struct nb_compared *out);
-/* Wait until none of the instance's work is in flight. The watchdog bounds it. */
+/* Wait until none of the instance's work is in flight. The watchdog bounds the wait. */
 void nb_cuda_dev_drain(struct nb_cuda_device *d);
-/* Return the error with which the device has failed, or -EIO for an unknown error: for a step that has just
- * failed. */
+/* After a step has failed, return the error with which the device has failed, or -EIO where it has none. */
 int nb_cuda_dev_lost(struct nb_cuda_device *d);
 
 ssize_t nb_cuda_dev_poll(struct nb_device *dev, struct nb_work *work);
@@ -102,14 +101,14 @@ ssize_t nb_cuda_dev_poll(struct nb_device *dev, struct nb_work *work);
 int nb_cuda_dev_check_reach(struct nb_cuda_device *d, const void *p);
 /* Return 1 when the CPU can read `bytes` at `p`, there or in a bounce buffer. */
 int nb_cuda_dev_may_view(struct nb_cuda_device *d, const void *p, size_t bytes);
-/* Return the bytes where the CPU can access them: `p`, also when it is NULL, or bounce buffer `i`. With
- * `fill` the buffer has a copy of the bytes. Return NULL, and fail the device, for too many bytes or when
- * copying fails. */
+/* Return an address at which the CPU can access the bytes: `p` (also NULL), or bounce buffer `i`. With `fill`
+ * the buffer has a copy of the bytes. Return NULL, and fail the device, for too many bytes or when copying
+ * fails. */
 void *nb_cuda_dev_view(struct nb_cuda_device *d, unsigned i, const void *p, size_t bytes, int fill);
 /* Copy bytes that the CPU has written at `from`, a view of `to`, to `to`. Return 0 or an error. */
 int nb_cuda_dev_unview(struct nb_cuda_device *d, void *to, const void *from, size_t bytes);
 
-/* Return bounce buffer `i`, with a copy of the bytes at `p` unless that is NULL. NULL as above. */
+/* Return bounce buffer `i`, with a copy of the bytes at `p` unless `p` is NULL. Return NULL as above. */
 void *nb_cuda_dev_copied(struct nb_cuda_device *d, unsigned i, const void *p, size_t bytes);
 
 int nb_cuda_dev_dmabuf(struct nb_device *dev, void *p, size_t bytes);

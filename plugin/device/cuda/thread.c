@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A *driver thread*: a thread that calls the CUDA driver in the engine's stead. A driver call may wait until
- * the GPU is idle, when another thread loads a kernel for the first time, or frees memory, and holds the
- * context's lock meanwhile. And the GPU may wait for the engine. So once a communicator is connected neither
- * the engine's thread nor NCCL's proxy calls the driver, and no thread waits for the driver thread.
+ * the GPU is idle: another thread that loads a kernel for the first time, or frees memory, holds the
+ * context's lock until then. And the GPU may wait for the engine. So once a communicator is connected, the
+ * engine's thread and NCCL's proxy stay away from the driver, and no thread waits for the driver thread.
  *
  * Threads: any thread calls nb_cuda_thread_ask, which does not wait. One thread at a time calls start and
  * stop of an object.

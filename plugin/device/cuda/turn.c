@@ -11,18 +11,19 @@
 
 #include "base/log.h"
 
-/* Time that work waits for a launch beside NCCL's. It is long where there are captured launches: a replay may
- * have begun before its kernel of ours, and another kernel could then run at the same time on the same
- * ring. */
+/* Time that work waits for a launch beside NCCL's, before it gets a kernel of its own. It is long where there
+ * are captured launches: a replay may have begun whose codec kernel has not, and both kernels could then run
+ * on the same ring at once. */
 #define ORPHAN_NS INT64_C(500000)
 #define ORPHAN_CAPTURED_NS INT64_C(5000000000)
 #define DRAIN_NS INT64_C(5000000000)
-/* Time after NCCL's kernel for open windows. The job's stream waits for ours where both are in one graph. A
- * kernel of its own does the rest, which has to wait long after a capture (ORPHAN_CAPTURED_NS). */
+/* Time that our kernel runs on for open windows after NCCL's has ended. It is short, since the job's stream
+ * waits for our kernel where both are in one graph. A kernel of its own does the rest of the work. After a
+ * capture that kernel comes late (ORPHAN_CAPTURED_NS). */
 #define LINGER_NS INT64_C(5000000)
 #define LINGER_CAPTURED_NS INT64_C(1000000000)
-/* Time without open work after which a launch without a mark has none. A node may wait that long for another
- * GPU of its own, which saves a checkpoint. */
+/* Time without open work after which a launch without a mark counts as done. It is long because a node may
+ * wait for another of its GPUs, which saves a checkpoint. */
 #define FORGOTTEN_NS INT64_C(600000000000)
 #define ALONE_NS INT64_C(1000000) /* time without work after which a kernel of its own ends */
 /* Time without a kernel that runs after which this processor does waiting work. */
@@ -54,8 +55,8 @@ static bool is_served(struct nb_launches *l, struct nb_beside *b)
     return l->idle > b->served;
 }
 
-/* Return whether no work will come for a launch without a mark: GPU or communicator have failed, NCCL has
- * given the operation up (ncclCommAbort), or the launch has been without open work for long. */
+/* Return whether work for a launch without a mark is over: GPU or communicator have failed, NCCL has given
+ * the operation up (ncclCommAbort), or the launch has been without open work for long. */
 static bool is_forgotten(struct nb_launches *l, const struct nb_beside *b)
 {
     const int64_t since = l->busy_ns > b->forked_ns ? l->busy_ns : b->forked_ns;
@@ -164,9 +165,9 @@ static int look_at_captured(struct nb_launches *l)
     return waiting;
 }
 
-/* Tell the due kernels to end, up to the ring's capacity for those that have not begun. A failed GPU ends all
- * of them, also those that were told to end later, before they begin with more work: its memory may be
- * gone. */
+/* Tell the due kernels to end, as far as the ring has room: for NB_GPU_STOPS kernels that were told and have
+ * not ended. On a failed GPU tell all kernels to end at once, also kernels that were told to end at a later
+ * descriptor: its memory may be gone. */
 static void tell(struct nb_launches *l)
 {
     struct nb_gpu_ring *ring = &l->ring->host->ring;
@@ -255,7 +256,7 @@ void nb_launches_idle(struct nb_launches *l)
     l->wanted = 0;
 }
 
-/* Return whether a kernel runs that was not told to end. */
+/* Return whether a running kernel takes new work: it was not told to end. */
 static bool is_served_by_kernel(const struct nb_launches *l)
 {
     const struct nb_gpu_ring *ring = &l->ring->host->ring;
@@ -346,8 +347,8 @@ int nb_launches_turn(struct nb_launches *l)
         if (work)
             nb_ring_fail(l->ring, atomic_load(&l->ring->failed));
     } else if (work || l->wanted) {
-        /* Without a kernel: every kernel that was told to end has ended. One that was told, but has not
-         * ended, does only the work from before it was told, and `published` may have grown since. */
+        /* There is no kernel only when every kernel that was told to end has ended. A kernel that was told
+         * but runs on does only the work from before it was told, and `published` may have grown since. */
         const int nobody = started <= ended && l->told <= ended && l->due == 0 &&
                            atomic_load(&l->open) == 0 && !waiting && !l->alone_open;
         if (!nobody)
@@ -366,7 +367,7 @@ int nb_launches_turn(struct nb_launches *l)
         l->worked_ns = l->now;
     if (l->alone_open && !l->wanted && !work && (l->idle > l->alone_turn || l->now - l->worked_ns > ALONE_NS))
         end_alone(l);
-    /* Work that has waited belongs to the kernel that runs now, also where that is told to end in this
+    /* Work that has waited belongs to the kernel that runs now, also where that kernel is told to end in this
      * turn. */
     nb_ring_serve(l->ring, is_served_by_kernel(l));
     tell(l);

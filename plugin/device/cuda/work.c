@@ -9,8 +9,8 @@
 #define TOGETHER (UINT64_MAX - 1) /* nb_work.id of a work in parts, at a struct nb_compared */
 #define PARTS (sizeof(((struct nb_compared *)0)->part) / sizeof(struct nb_work))
 
-/* Return the state of a work. A work in parts is under way as long as one part is. Then its result is the
- * first error. */
+/* Return the state of a work. A work in parts is under way as long as one of its parts. When all parts have
+ * ended its result is the first error. */
 static ssize_t state_of(struct nb_cuda_device *d, struct nb_work *w)
 {
     struct nb_compared *c = w->at;
@@ -54,8 +54,7 @@ static ssize_t await(struct nb_cuda_device *d, struct nb_work *w)
 
 /* End the kernels of a connecting communicator, for which the engine makes no turns yet. A kernel that was
  * launched for its work has to end here, since the rest of connecting waits for peers, and other users of the
- * GPU would wait for that kernel. On a failed GPU all kernels were told to end, and there is no use in
- * waiting. */
+ * GPU would wait for that kernel. On a failed GPU waiting is useless, since all kernels were told to end. */
 static void settle(struct nb_cuda_device *d)
 {
     const struct nb_clock *clock = &d->gpu->ctx->clock;
@@ -122,8 +121,8 @@ ssize_t nb_cuda_dev_together(struct nb_cuda_device *d, struct nb_work *work, str
     return work ? -EINPROGRESS : wait_for(d, w);
 }
 
-/* Return the state of a work. The engine's turn takes back finished work, all at a time, and does the rest.
- * Before there is an engine this function does so. */
+/* Return the state of a work. The engine's turn takes back all finished work at once. Before there is an
+ * engine this function does so. */
 ssize_t nb_cuda_dev_poll(struct nb_device *dev, struct nb_work *work)
 {
     struct nb_cuda_device *d = nb_cuda_of(dev);

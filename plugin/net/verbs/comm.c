@@ -5,8 +5,8 @@
  * A connection goes one way, and the receiver drives it. irecv writes addresses, keys and sizes of a group of
  * receives as a grant into a table in the sender's memory ("clear to send"). The sender matches its queued
  * sends with the open grants, by tag, in order. It writes each message straight to its destination, on one
- * queue pair or cut over all of them. The last write of a part carries an immediate that names the grant, the
- * entry, and the number of parts. The protocol therefore needs no order between queue pairs.
+ * queue pair or cut into pieces over all of them. The last write of a piece carries an immediate that names
+ * the grant, the entry, and the number of pieces. The protocol therefore needs no order between queue pairs.
  *
  * The queues cannot overflow. The receiver has a receive work request for every message that it has granted,
  * on every queue pair, and the sender has one for every grant. Each post counts the send queue's free places
@@ -42,8 +42,8 @@ static unsigned least(unsigned a, unsigned b)
     return a < b ? a : b;
 }
 
-/* Make our tables, on pages of their own, which fork's protection can mark without touching other data.
- * Writes to them are in strict order, since they are read while further writes are in flight. */
+/* Make our tables, on pages of their own, which fork's protection can mark without touching other data. The
+ * adapter writes to them in strict order, since this side reads them while further writes are in flight. */
 static int make_tables(struct nb_verbs_comm *c, size_t bytes)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -220,7 +220,7 @@ static void tell(struct nb_verbs_comm *c, const struct nb_verbs_control *what)
     if (c->fd < 0 || c->eof)
         return;
     nb_verbs_control_put(b, what);
-    /* An idle socket always has room for this. One without room has a peer with greater trouble. */
+    /* An idle socket always has room for this. A socket without room has a peer with greater trouble. */
     if (send(c->fd, b, sizeof(b), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         return;
 }
@@ -232,7 +232,8 @@ void nb_verbs_close(struct nb_verbs_comm *c, uint64_t count)
 
     if (!c->err)
         tell(c, &k);
-    /* Unread bytes would turn the end of the connection into a reset, which could overtake the FIN. */
+    /* Read all bytes first: unread bytes would turn the end of the connection into a reset, which could
+     * overtake the FIN. */
     while (c->fd >= 0 && recv(c->fd, b, sizeof(b), MSG_DONTWAIT) > 0)
         ;
 }

@@ -2,7 +2,7 @@
 /*
  * How verbs connections are made, as in struct nb_net_ops. The two sides meet over TCP, with the TCP
  * transport's handles, tokens and time limits. Then each side sends the other its queue pairs. No call
- * blocks: connect and accept do all they can now, and the caller calls them again.
+ * blocks: connect and accept do the steps that are possible now, and the caller calls them again.
  *
  *     stage          ends when                                     then, connecting    then, accepting
  *     DIAL           there is a socket; queue pairs are made       SEND_META           -
@@ -13,8 +13,8 @@
  *     RECEIVE_READY  CONTROL ready is read                         -                   made
  *
  * The connecting side begins with DIAL. The accepting side already has a socket and begins with RECEIVE_META.
- * Any stage fails by an error of its step, by the peer's refusal, and when NIBBLE_CONNECT_TIMEOUT is over.
- * The side that fails sends a META with the reason (refuse), so that the peer need not wait.
+ * Any stage fails by an error of its step, by the peer's refusal, and after NIBBLE_CONNECT_TIMEOUT. The side
+ * that fails sends a META with the reason (refuse), which saves the peer the wait.
  */
 #include "net/verbs/internal.h"
 
@@ -546,8 +546,8 @@ int nb_verbs_accept(void *listen_comm, void **recv_comm)
             NB_WARN("verbs: %s: a connection from %s failed after %.1f s: %s", l->dev->name, h->peer,
                     (double)(now - h->begun) / 1000, rc == -ECONNRESET ? "the peer hung up" : strerror(-rc));
             half_free(h);
-            /* A peer that has gone away will come again, or other checks will miss it. Our own errors would
-             * recur. */
+            /* Drop a peer that has gone away: it comes again, or other checks miss it. Our own errors would
+             * recur, so return them. */
             if (rc == -ECONNRESET || rc == -EPIPE || rc == -ETIMEDOUT)
                 continue;
             return rc;

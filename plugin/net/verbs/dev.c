@@ -119,7 +119,7 @@ static int mem_support(struct nb_verbs_hca *h)
         struct ibv_mr *mr;
 
         errno = 0;
-        /* A bad file descriptor: the error code alone tells whether the driver knows DMA-BUF. */
+        /* Try a bad file descriptor: the error code tells whether the driver knows DMA-BUF. */
         mr = h->api->reg_dmabuf_mr(pd, 0, 0, 0, -1, 0);
         if (mr)
             h->api->dereg_mr(mr);
@@ -411,7 +411,7 @@ void nb_verbs_pd_put(struct nb_verbs_hca *h)
 {
     pthread_mutex_lock(&h->lock);
     if (--h->pd_refs == 0) {
-        /* Registrations that were left when the last comm closed. */
+        /* Log registrations that were left when the last comm closed. */
         while (h->nmr > 0) {
             struct nb_verbs_mr *m = h->mr[--h->nmr];
 

@@ -4,10 +4,10 @@
  *
  * InfiniBand: the GID at NCCL_IB_ROUTABLE_FLID_GID_INDEX when it carries a routable LID (FLID), else index 0.
  *
- * RoCE: NCCL_IB_GID_INDEX if set. Otherwise go through the table from index 0 on. A later GID wins in two
- * cases. Either it is of the wanted address family and in the wanted range while the best so far is of
- * another family. Or it is a configured, routable address of that family and range whose RoCE version is the
- * wanted one, while the best so far has another version or is no such address.
+ * RoCE: NCCL_IB_GID_INDEX if set. Otherwise go through the table from index 0 on. A later GID wins over the
+ * best GID so far in two cases. In the first it is of the wanted address family and in the wanted range, and
+ * the best GID is of another family. In the second it is a configured, routable address of that family and
+ * range with the wanted RoCE version, and the best GID has another version or is no such address.
  */
 #include "net/verbs/internal.h"
 

@@ -166,7 +166,7 @@ int nb_verbs_conf_read(const struct nb_params *params, struct nb_verbs_conf *con
  * ------------------------------------------------------------------------------------- */
 
 #define NB_VERBS_MAX_WRITE (1u << 30) /* bytes of one work request; ports may allow less */
-/* Parts of a message, one for each queue pair, start at multiples of this: NCCL's LL128 protocol relies on
+/* Pieces of a message, one for each queue pair, start at multiples of this: NCCL's LL128 protocol relies on
  * it. */
 #define NB_VERBS_CHUNK_ALIGN 128
 
@@ -191,7 +191,7 @@ struct nb_verbs_hca {
     struct ibv_device_attr attr;
     char name[64];
     atomic_bool fatal;           /* the adapter is lost */
-    atomic_bool leaks;           /* a line about nb_verbs_freed has been logged */
+    atomic_bool leaks;           /* nb_verbs_freed has logged a line */
     pthread_mutex_t lock;        /* of the fields below */
     struct nb_verbs_comm *comms; /* all of them, for asynchronous events */
     struct ibv_pd *pd;           /* while there are comms */
@@ -318,7 +318,7 @@ struct nb_verbs_comm {
     int unfinished, done_untested; /* requests in these states */
     uint64_t messages;             /* send: given to the queue pairs; receive: complete */
     uint64_t wire;
-    int64_t checked_ms; /* when the slow checks were last made */
+    int64_t checked_ms; /* time of the last slow checks */
     bool failing;       /* a work request has failed; the peer may still send the reason */
     int64_t failing_ms;
     struct ibv_wc failing_wc;
@@ -398,8 +398,8 @@ bool nb_verbs_progress(struct nb_verbs_comm *c);
 /* Check the connection before a request is queued. Return 0, the connection's error, or -ECONNRESET when the
  * peer has closed. */
 int nb_verbs_check(struct nb_verbs_comm *c);
-/* Return whether the connection's error is that its peer has ended, in order or not. Flushes go on then, as
- * long as none fails. */
+/* Return whether the connection's error is the end of its peer, in order or not. Flushes go on after that,
+ * until one fails. */
 static inline bool nb_verbs_may_flush(const struct nb_verbs_comm *c)
 {
     return c->err == -ECONNRESET && !c->flush_failed;

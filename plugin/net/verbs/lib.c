@@ -148,8 +148,8 @@ const struct nb_verbs_api *nb_verbs_api_open(char *why, size_t cap)
     if (lib_handle)
         return &lib;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        /* Without RTLD_NODELETE a library of plugins that is closed and opened again leaves its plugins
-         * behind. */
+        /* RTLD_NODELETE: libibverbs loads drivers, and would leave them behind when it is closed and opened
+         * again */
         void *h = names[i] ? dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) : NULL;
 
         if (names[i] && !h)

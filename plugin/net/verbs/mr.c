@@ -46,8 +46,9 @@ static int upper(const struct nb_verbs_hca *h, uintptr_t addr)
     return lo;
 }
 
-/* Return a registration that covers the range. Ranges may overlap, so one that begins earlier may cover it,
- * too. Such cases are rare, and another registration of the same pages does no harm. */
+/* Return a registration that covers the range. Ranges may overlap, so look at the four registrations that
+ * begin last at or before `addr`. A fifth that covers the range is rare, and another registration of the same
+ * pages does no harm. */
 static struct nb_verbs_mr *lookup(const struct nb_verbs_hca *h, uintptr_t addr, size_t bytes,
                                   enum nb_mem type, bool dmabuf)
 {

@@ -88,7 +88,7 @@ static void bad_wc(struct nb_verbs_comm *c, const struct ibv_wc *wc, int64_t now
     c->failing_wc = *wc;
 }
 
-/* Handle a peer that has closed. All its earlier completions have been taken. */
+/* Handle a peer that has closed, after all its earlier completions were taken. */
 static void closed_by_peer(struct nb_verbs_comm *c, int64_t now)
 {
     if (c->fin && c->fin_count >= c->messages && c->direction->all_received)
@@ -101,7 +101,7 @@ static void closed_by_peer(struct nb_verbs_comm *c, int64_t now)
         nb_verbs_fail(c, -ECONNRESET, "the peer has closed after %llu messages, of which %llu have arrived",
                       (unsigned long long)c->fin_count, (unsigned long long)c->messages);
     else if (c->fin)
-        c->err = -ECONNRESET; /* in order: the caller knows whether it is worth a line */
+        c->err = -ECONNRESET; /* in order: the caller decides whether to log it */
     else
         nb_verbs_fail(c, -ECONNRESET, "the peer's process has ended");
 }
@@ -174,7 +174,7 @@ static void read_events(struct nb_verbs_hca *h)
 {
     struct ibv_async_event e;
 
-    /* The holder of the lock reads them. */
+    /* the holder of the lock reads the events */
     if (pthread_mutex_trylock(&h->lock) != 0)
         return;
     while (h->api->get_async_event(h->context, &e) == 0) {
@@ -233,7 +233,7 @@ static void take_flushes(struct nb_verbs_comm *c)
         c->flush_failed = true;
 }
 
-/* Read the sources that are read only now and then. */
+/* Read the sources that need a look only now and then. */
 static void slow_checks(struct nb_verbs_comm *c, int64_t now)
 {
     c->checked_ms = now;
@@ -258,7 +258,7 @@ bool nb_verbs_progress(struct nb_verbs_comm *c)
     if (moved || c->err)
         return moved;
     now = nb_clock_ms(c->hca->clock);
-    /* By now the completions have been taken once more since the end was seen. */
+    /* the completions were taken once more since the end was seen */
     if (c->eof)
         closed_by_peer(c, now);
     if (!c->err && now != c->checked_ms)

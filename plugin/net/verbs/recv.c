@@ -160,7 +160,7 @@ static int clear_to_send(struct nb_verbs_recv *r, unsigned at, const struct nb_v
     wr.send_flags = r->c.hca->conf->use_inline ? IBV_SEND_INLINE : 0;
     wr.wr.rdma.remote_addr = r->c.peer_meta.addr + (uint64_t)at * NB_VERBS_GRANT_BYTES;
     wr.wr.rdma.rkey = r->c.peer_meta.rkey;
-    /* Now and then a work request has to report, so that the send queue empties. */
+    /* every so many grants one work request has to report, so that the send queue empties */
     if (++q->unsignaled >= every) {
         wr.send_flags |= IBV_SEND_SIGNALED;
         wr.wr_id = NB_VERBS_WR_ID(0, q->unsignaled, 0);
@@ -251,7 +251,7 @@ int nb_verbs_irecv_parts(void *recv_comm, const struct nb_net_part part[2], int 
     return receive(recv_comm, 1, true, data, sizes, tags, mhandles, request);
 }
 
-/* Post the work request of a flush or a copy to the queue pair that is connected to itself. The last one
+/* Post the work requests of a flush or a copy to the queue pair that is connected to itself. The last request
  * reports, and frees `places`. */
 static int post_own(struct nb_verbs_recv *r, enum ibv_wr_opcode opcode, struct ibv_sge *local,
                     uint64_t remote, uint32_t rkey, const struct nb_verbs_rreq *req, unsigned places)
@@ -271,7 +271,7 @@ static int post_own(struct nb_verbs_recv *r, enum ibv_wr_opcode opcode, struct i
 
 /* Flush received data to GPU memory. The data has left the adapter, but may still be behind its completion on
  * the way to the GPU. Reading a byte of it back through the adapter pushes it there. The last non-empty
- * buffer stands for all. The peer has no part in it, and its end does not prevent it. */
+ * buffer stands for all buffers. A flush works without the peer, also after the peer's end. */
 int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles, void **request)
 {
     struct nb_verbs_recv *r = recv_comm;
@@ -292,7 +292,8 @@ int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, vo
     if (!r->flush.qp || last < 0 || r->c.hca->conf->flush_disable)
         return 0;
     m = mhandles[last];
-    /* A flush cannot be tried again later, so wait for room. Reads of this very adapter take microseconds. */
+    /* The caller cannot try a flush again later, so wait for room. Reads of this very adapter take
+     * microseconds. */
     for (int64_t end = nb_clock_ms(clock) + 1000;
          r->flush.free == 0 && (!r->c.err || nb_verbs_may_flush(&r->c)) && nb_clock_ms(clock) < end;)
         nb_verbs_progress(&r->c);
@@ -311,8 +312,8 @@ int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, vo
     return 0;
 }
 
-/* The adapter reads from GPU memory. It writes to GPU memory, and then reads a byte back. This read follows
- * the written bytes, so that the GPU sees them when the read is done. */
+/* Copy by the adapter. After a write to GPU memory it reads a byte back. The read follows the written bytes,
+ * so the GPU sees them when the read is done. */
 int nb_verbs_icopy(void *recv_comm, void *to, void *to_mhandle, const void *from, void *from_mhandle,
                    size_t size, void **request)
 {

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The sending side of a verbs connection, for one thread at a time: queued sends, the receiver's grants, and
- * the writes that bring them together.
- */
+/* The sending side of a verbs connection, for one thread at a time: queued sends, the receiver's grants, and
+ * the writes that carry a send into a grant's memory. */
 #include "net/verbs/internal.h"
 
 #include <arpa/inet.h>
@@ -43,7 +41,7 @@ static void open_grant(struct nb_verbs_send *s, uint32_t imm)
     s->retry = true;
 }
 
-/* Return the number of messages that a grant is for. */
+/* Return the number of messages of a grant. */
 static int messages_of(const struct nb_verbs_open *o)
 {
     return o->cts.parts ? 1 : o->cts.n;
@@ -91,7 +89,7 @@ struct cut {
     size_t head;   /* bytes that go to a place of their own, ahead of the first piece */
 };
 
-/* Return the number of writes of so many bytes. */
+/* Return the number of writes for `bytes` bytes. */
 static size_t writes(const struct nb_verbs_send *s, size_t bytes)
 {
     return (bytes + s->c.dev->max_write - 1) / s->c.dev->max_write;
@@ -193,7 +191,7 @@ static int post_piece(struct nb_verbs_send *s, const struct nb_verbs_sreq *req,
         memset(&wr[n], 0, sizeof(wr[n]));
         wr[n].opcode = last ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
         if (record) {
-            /* Write the length once. The other pieces' immediates travel without data. */
+            /* Write the length with the first piece. The other pieces' immediates travel without data. */
             wr[n].wr.rdma.remote_addr = s->c.peer_meta.addr + grant_entry * sizeof(uint64_t);
             wr[n].wr.rdma.rkey = s->c.peer_meta.rkey;
             sge[n][0] = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)&s->sizes[req->head.index],
@@ -202,7 +200,7 @@ static int post_piece(struct nb_verbs_send *s, const struct nb_verbs_sreq *req,
             wr[n].num_sge = piece == 0;
             s->c.wire += piece == 0 ? sizeof(uint64_t) : 0;
         } else if (head) {
-            /* The completion of the immediate behind it on this queue pair shows that it is there. */
+            /* the immediate behind it on this queue pair completes only after it */
             wr[n].wr.rdma.remote_addr = head_to->addr + headed;
             wr[n].wr.rdma.rkey = head_to->rkey;
             wr[n].num_sge = gather(req, headed, bytes, sge[n]);
@@ -290,7 +288,7 @@ static void push(struct nb_verbs_comm *c)
             return;
         }
         cut = cut_message(s, head, body);
-        /* Later messages must not overtake it, so wait. Its completions set s->retry. */
+        /* Later messages must not overtake this one, so wait. Completions set s->retry. */
         if (!has_room(s, &cut, body))
             return;
         *p = req->next;

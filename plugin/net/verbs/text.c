@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names and hints for statuses and events of adapters. They are our own: older libraries lack some, and tests
- * run without a library.
+ * Names and hints for statuses and events of adapters. nibble has its own, since older libraries lack some,
+ * and tests run without a library.
  */
 #include "net/verbs/internal.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The messages between the two ends of a verbs connection. All are little-endian. Parsers take bytes of any
- * origin, read exactly the stated number, and log no lines.
+ * origin, read exactly the stated number, and leave the log to their callers.
  *
  * Over the connection's TCP socket, which stays open as long as the connection:
  *
