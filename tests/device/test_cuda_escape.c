@@ -32,6 +32,8 @@ static int slow;        /* tests before a copy is done */
 static int refuses;     /* registrations of GPU memory fail from this one on, counted down. 0: none */
 static atomic_int held; /* registrations of GPU memory do not return */
 static int fails;       /* copies fail from this one on, counted down. 0: none */
+static int breaks;      /* the same for tests of copies: their connection has failed */
+static int by_dmabuf;   /* GPU memory is registered by DMA-BUF alone, and that fails */
 static unsigned long copies;
 
 static int counts_down(int *left)
@@ -43,12 +45,13 @@ static int reg(const struct nb_adapter *a, void *data, size_t bytes, bool gpu, i
                void **handle)
 {
     (void)a;
-    (void)fd;
     (void)offset;
     while (gpu && atomic_load(&held))
         usleep(100);
     if (gpu && counts_down(&refuses))
         return -EIO;
+    if (gpu && by_dmabuf)
+        return fd >= 0 ? -ENOSPC : -ENOTSUP;
     for (int i = 0; i < HANDLES; i++)
         if (!memory[i].at) {
             memory[i] = (struct memory){data, bytes, gpu};
@@ -105,6 +108,8 @@ static int test(const struct nb_adapter *a, void *request, int *done)
 {
     (void)a;
     CHECK(request == &copying && copying.bytes);
+    if (counts_down(&breaks))
+        return -EPROTO;
     if (copying.tests++ < slow)
         return 0;
     memcpy(copying.to, copying.from, copying.bytes);
@@ -125,7 +130,7 @@ static void open_it(void)
 {
     nb_device_pointers(&ctx, 1); /* so that the arena is memory that adapters reach */
     slow = 2;
-    refuses = fails = 0;
+    refuses = fails = breaks = by_dmabuf = 0;
     dev = open_device(COMM);
     g = gpu_of(dev);
     dev->ops->adapter(dev, &adapter);
@@ -147,7 +152,8 @@ static void close_it(void)
     fake.never = 0;
     dev->ops->quiesce(dev);
     dev->ops->adapter(dev, NULL);
-    CHECK(left() == 0 && !copying.bytes);
+    CHECK(left() == 0 && (!copying.bytes || breaks));
+    copying.bytes = 0;
     close_device(dev);
     CHECK(fake_alive() == 0);
 }
@@ -393,15 +399,17 @@ static void test_grown(void)
     dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
 }
 
-/* A fetch fails. The device goes on, without the adapter, and a kernel that begins does the work. */
-static void test_fetch_fails(void)
+/* A fetch fails, or its connection does. The device goes on, without the adapter, and a kernel that begins
+ * does the work. */
+static void test_fetch_fails(int *way)
 {
     uint8_t *at = state(4096), *wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 4096);
+    const unsigned warned = warnings;
     struct nb_work w[2];
 
     no_kernel();
     memset(fake_seen_at(at), 9, 4096);
-    fails = 1;
+    *way = 1;
     CHECK(dev->ops->copy(dev, &w[0], wire, at, 2048) == -EINPROGRESS);
     CHECK(dev->ops->copy(dev, &w[1], wire + 2048, at + 2048, 2048) == -EINPROGRESS);
     for (int i = 0; i < 100; i++) {
@@ -409,6 +417,7 @@ static void test_fetch_fails(void)
         usleep(1000);
     }
     CHECK(dev->ops->poll(dev, &w[0]) == -EINPROGRESS && !g->launches.escapes && !dev->ops->failed(dev));
+    CHECK(warnings == warned);
     fake.never = 0;
     CHECK(result(&w[0], -EINPROGRESS) == 0 && result(&w[1], -EINPROGRESS) == 0);
     same("a kernel's copies", wire, fake_seen_at(at), 4096);
@@ -418,9 +427,11 @@ static void test_fetch_fails(void)
     dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
 }
 
-/* Without an adapter for all memory, work waits for NIBBLE_GPU_TIMEOUT. A store that fails, fails the
- * device. */
-static void test_no_way(int copy_fails)
+/* Without an adapter for all memory, work waits for NIBBLE_GPU_TIMEOUT. A store that fails, or whose
+ * connection does, fails the device. */
+enum no_way { REFUSES, FAILS, BREAKS };
+
+static void test_no_way(enum no_way how)
 {
     uint8_t *at, *wire;
     struct nb_work w;
@@ -428,8 +439,9 @@ static void test_no_way(int copy_fails)
     settings("NIBBLE_GPU_TIMEOUT", "1");
     nb_device_pointers(&ctx, 1);
     slow = 2;
-    fails = copy_fails;
-    refuses = !copy_fails;
+    refuses = how == REFUSES;
+    fails = how == FAILS;
+    breaks = how == BREAKS;
     dev = open_device(COMM);
     g = gpu_of(dev);
     dev->ops->adapter(dev, &adapter);
@@ -437,13 +449,24 @@ static void test_no_way(int copy_fails)
     wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 4096);
     no_kernel();
     CHECK(result(&w, dev->ops->copy(dev, &w, at, wire, 4096)) == -ECANCELED);
-    CHECK(dev->ops->failed(dev) == (copy_fails ? -EIO : -ETIMEDOUT));
-    CHECK(strstr(last_warning, copy_fails ? "adapter cannot store" : "NIBBLE_GPU_TIMEOUT"));
+    CHECK(dev->ops->failed(dev) == (how == REFUSES ? -ETIMEDOUT : how == FAILS ? -EIO : -EPROTO));
+    CHECK(strstr(last_warning, how == REFUSES ? "NIBBLE_GPU_TIMEOUT" : "adapter cannot store"));
     fake_serves(0);
     dev->ops->free(dev, NB_PLACE_STATE, at, 4096);
     dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
     close_it();
     settings("NIBBLE_GPU_TIMEOUT", NULL);
+}
+
+/* The line says why memory could not be registered, although a second way does not exist. */
+static void test_reason(void)
+{
+    nb_device_pointers(&ctx, 1);
+    dev = open_device(COMM);
+    by_dmabuf = 1;
+    dev->ops->adapter(dev, &adapter);
+    CHECK(strstr(last_info, "the adapter cannot") && strstr(last_info, strerror(ENOSPC)));
+    close_it();
 }
 
 /* The communicator ends with a copy under way, and with work behind it. No copy outlives quiesce, and the
@@ -475,6 +498,16 @@ static void play(void (*body)(void))
     close_it();
 }
 
+static void fetch_fails(void)
+{
+    test_fetch_fails(&fails);
+}
+
+static void fetch_breaks(void)
+{
+    test_fetch_fails(&breaks);
+}
+
 static void codec_from_0(void)
 {
     test_codec(0, 9000);
@@ -494,11 +527,14 @@ int main(void)
     play(test_others);
     play(test_hand_over);
     play(test_grown);
-    play(test_fetch_fails);
+    play(fetch_fails);
+    play(fetch_breaks);
     play(test_ends_between);
     fake = (struct fake_settings){0};
-    test_no_way(0);
-    test_no_way(1);
+    test_no_way(REFUSES);
+    test_no_way(FAILS);
+    test_no_way(BREAKS);
+    test_reason();
     nb_launch_attached(&ctx, GPU, -1);
     fixture_close();
     printf("work goes on without a kernel\n");

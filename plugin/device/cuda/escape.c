@@ -105,8 +105,11 @@ void nb_escape_add(struct nb_escape *e, uint64_t base, size_t bytes, int fd, uin
         nb_log_mildly(true);
         if (fd >= 0)
             ret = e->adapter->reg(e->adapter, (void *)(uintptr_t)base, bytes, true, fd, offset, &made.handle);
-        if (ret)
-            ret = e->adapter->reg(e->adapter, (void *)(uintptr_t)base, bytes, true, -1, 0, &made.handle);
+        if (ret) {
+            const int other =
+                e->adapter->reg(e->adapter, (void *)(uintptr_t)base, bytes, true, -1, 0, &made.handle);
+            ret = other == -ENOTSUP ? ret : other;
+        }
         nb_log_mildly(false);
         if (!ret && (ret = add_piece(e, &made)) != 0)
             e->adapter->dereg(e->adapter, made.handle);
@@ -133,16 +136,16 @@ void nb_escape_remove(struct nb_escape *e, uint64_t base)
     pthread_mutex_unlock(&e->making);
 }
 
-/* Wait, in bounded time, until no copy is under way. */
+/* Wait, in bounded time, until no copy is under way. After an error of the connection that copies, nothing
+ * tells when the copy ends. The end of the registrations stops it. */
 static void settle(struct nb_escape *e)
 {
     const int64_t limit = nb_clock_ns(e->clock) + SETTLE_NS;
-    int done = 0;
+    int done = 0, ret = 0;
 
-    while (e->request && !done && !e->adapter->test(e->adapter, e->request, &done))
-        if (nb_clock_ns(e->clock) > limit)
-            break;
-    if (e->request && !done)
+    while (e->request && !done && !ret && nb_clock_ns(e->clock) < limit)
+        ret = e->adapter->test(e->adapter, e->request, &done);
+    if (e->request && !done && !ret)
         NB_WARN("cuda: GPU %d: a copy by the adapter does not end", e->arena->cuda->ordinal);
     e->request = NULL;
     e->step = NB_ESCAPE_IDLE;
