@@ -399,6 +399,35 @@ static void test_grown(void)
     dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
 }
 
+/* New memory cannot be registered. All registrations end, and a kernel does the work. */
+static void test_refused_later(void)
+{
+    const size_t bytes = (size_t)100 << 20;
+    uint8_t *more, *wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 4096);
+    struct nb_work w;
+
+    no_kernel();
+    refuses = 1;
+    while (!(more = dev->ops->alloc(dev, NB_PLACE_STATE, bytes)))
+        usleep(1000);
+    while (!atomic_load(&g->escape.blind))
+        usleep(1000);
+    int registered;
+    do { /* another thread ends them */
+        pthread_mutex_lock(&g->escape.making);
+        registered = left();
+        pthread_mutex_unlock(&g->escape.making);
+    } while (registered);
+    memset(wire, 7, 4096);
+    CHECK(dev->ops->copy(dev, &w, more, wire, 4096) == -EINPROGRESS);
+    fake.never = 0;
+    CHECK(result(&w, -EINPROGRESS) == 0 && g->escape.works == 0);
+    same("a kernel's copy", fake_seen_at(more), wire, 4096);
+    fake_serves(0);
+    dev->ops->free(dev, NB_PLACE_STATE, more, bytes);
+    dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
+}
+
 /* A fetch fails, or its connection does. The device goes on, without the adapter, and a kernel that begins
  * does the work. */
 static void test_fetch_fails(int *way)
@@ -527,6 +556,7 @@ int main(void)
     play(test_others);
     play(test_hand_over);
     play(test_grown);
+    play(test_refused_later);
     play(fetch_fails);
     play(fetch_breaks);
     play(test_ends_between);

@@ -2,7 +2,7 @@
 /*
  * The escape: work whose kernel does not begin. The adapter fetches the values from GPU memory, this
  * processor does the work (processor.c), and the adapter stores the results. No step calls the driver, so
- * none waits for a lock that another thread holds.
+ * none waits for the driver's locks.
  *
  * Only work that waits outside the ring is taken, since the kernel may be doing all other work. A kernel that
  * begins meanwhile takes the rest of it. The steps of one work:
@@ -28,7 +28,7 @@
 #include "base/log.h"
 #include "base/nccl_names.h"
 
-#define PAGE ((size_t)4096)
+#define PAGE ((size_t)65536)          /* the largest page of a host: no other data lies in registered pages */
 #define COPY_MOST ((uint64_t)1 << 20) /* bytes of a copy: every port takes messages of this size */
 #define SETTLE_NS INT64_C(5000000000) /* maximum wait for a copy at the end */
 
@@ -86,8 +86,8 @@ void nb_escape_give_up(struct nb_escape *e, const char *why)
     if (!atomic_exchange(&e->blind, true))
         NB_INFO(
             NCCL_INIT | NCCL_NET,
-            "cuda: GPU %d: the adapter cannot do without a codec kernel (%s). Operations wait for a kernel "
-            "that does not begin (NIBBLE_GPU_TIMEOUT)",
+            "cuda: GPU %d: the adapter cannot replace a codec kernel that does not begin (%s). Operations "
+            "would wait for that kernel (NIBBLE_GPU_TIMEOUT)",
             e->arena->cuda->ordinal, why);
 }
 
@@ -168,17 +168,33 @@ static void free_memory(struct nb_escape *e)
     e->mem_bytes = 0;
 }
 
+/* End all registrations. Under `making`, with no work aside. */
+static void end_registrations(struct nb_escape *e)
+{
+    free_memory(e);
+    for (unsigned i = 0; i < e->npieces; i++)
+        e->adapter->dereg(e->adapter, e->piece[i].handle);
+    e->npieces = 0;
+}
+
 void nb_escape_use(struct nb_escape *e, const struct nb_adapter *adapter, struct nb_ring *ring)
 {
     pthread_mutex_lock(&e->making);
     if (e->adapter) {
         nb_escape_stop(e, ring);
-        free_memory(e);
-        for (unsigned i = 0; i < e->npieces; i++)
-            e->adapter->dereg(e->adapter, e->piece[i].handle);
-        e->npieces = 0;
+        end_registrations(e);
     }
     e->adapter = adapter;
+    pthread_mutex_unlock(&e->making);
+}
+
+void nb_escape_tidy(struct nb_escape *e)
+{
+    if (!atomic_load(&e->blind)) /* do not wait for another thread's registration */
+        return;
+    pthread_mutex_lock(&e->making);
+    if (e->adapter && e->step == NB_ESCAPE_IDLE)
+        end_registrations(e);
     pthread_mutex_unlock(&e->making);
 }
 
@@ -187,7 +203,7 @@ bool nb_escape_has_adapter(struct nb_escape *e)
     bool has;
 
     pthread_mutex_lock(&e->making);
-    has = e->adapter != NULL;
+    has = nb_escape_possible(e);
     pthread_mutex_unlock(&e->making);
     return has;
 }
@@ -442,14 +458,15 @@ static int copy_parts(struct nb_escape *e, int how)
     }
 }
 
-/* Do the work. Of an encoder's output keep the bytes that it has written. */
-static void work(struct nb_escape *e)
+/* Do the work. Of an encoder's output keep the bytes that it has written. Return 1, or -ENOMEM. */
+static int work(struct nb_escape *e)
 {
     memset(&e->result, 0, sizeof(e->result));
     e->result.length = nb_gpu_by_processor(&e->desc, &e->result);
     for (unsigned i = 0; i < e->nparts; i++)
         if (e->part[i].bound)
             e->part[i].bytes = e->result.length > 0 ? (uint64_t)e->result.length : 0;
+    return e->result.length == -ENOMEM ? -ENOMEM : 1;
 }
 
 /* Make the next step. Return 1 when there may be another one at once, 0, or a negative errno. */
@@ -465,19 +482,20 @@ static int step(struct nb_escape *e, struct nb_ring *ring)
     case NB_ESCAPE_IDLE: return ring->nwaiting && !ring->served ? begin(e, ring) : 0;
     case NB_ESCAPE_FETCHING:
         ret = copy_parts(e, IN);
+        if (ret > 0)
+            ret = work(e);
         if (ret < 0) { /* nothing is stored yet, so a kernel can do it */
             nb_escape_give_up(e, strerror(-ret));
             settle(e);
             nb_ring_put_back(ring);
             return 0;
         }
-        if (!ret)
-            return 0;
-        work(e);
-        e->step = NB_ESCAPE_STORING;
-        e->next = 0;
-        e->copied = 0;
-        return 1;
+        if (ret > 0) {
+            e->step = NB_ESCAPE_STORING;
+            e->next = 0;
+            e->copied = 0;
+        }
+        return ret;
     default:
         ret = copy_parts(e, OUT);
         if (ret <= 0)

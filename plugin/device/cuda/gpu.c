@@ -183,21 +183,25 @@ static bool next_map(struct nb_gpu *g, struct nb_arena_map *next)
     return found;
 }
 
+void nb_gpu_register_part(struct nb_gpu *g, uint64_t base, size_t bytes, int fd, uint64_t offset)
+{
+    nb_escape_add(&g->escape, base, bytes, fd, offset);
+    pthread_mutex_lock(&g->lock);
+    nb_escape_tidy(&g->escape);
+    pthread_mutex_unlock(&g->lock);
+}
+
 void nb_gpu_register(struct nb_gpu *g)
 {
     struct nb_arena_map map;
 
-    if (!nb_escape_has_adapter(&g->escape))
-        return;
-    if (g->arena.virtual_memory && !g->arena.for_adapters) {
+    if (nb_escape_has_adapter(&g->escape) && g->arena.virtual_memory && !g->arena.for_adapters)
         nb_escape_give_up(&g->escape, "the GPU's memory is not for adapters");
-        return;
-    }
-    while (next_map(g, &map)) {
+    while (nb_escape_has_adapter(&g->escape) && next_map(g, &map)) {
         nb_log_mildly(true); /* without a descriptor the address may do */
         const int fd = nb_cuda_dmabuf(&g->cuda, map.at, map.bytes);
         nb_log_mildly(false);
-        nb_escape_add(&g->escape, map.at, map.bytes, fd, 0);
+        nb_gpu_register_part(g, map.at, map.bytes, fd, 0);
         if (fd >= 0)
             close(fd);
     }

@@ -250,7 +250,7 @@ void nb_escape_destroy(struct nb_escape *escape);
 /* Use this adapter from now on, NULL: none. All registrations with the one before end, and waiting work is
  * cancelled. Under the lock of struct nb_gpu. */
 void nb_escape_use(struct nb_escape *escape, const struct nb_adapter *adapter, struct nb_ring *ring);
-/* Return whether there is one. Any thread, without that lock. */
+/* Return whether there is one that was not given up. Any thread, without that lock. */
 bool nb_escape_has_adapter(struct nb_escape *escape);
 /* Use the adapter no more, and log why. Any thread. */
 void nb_escape_give_up(struct nb_escape *escape, const char *why);
@@ -259,7 +259,10 @@ void nb_escape_give_up(struct nb_escape *escape, const char *why);
 void nb_escape_add(struct nb_escape *escape, uint64_t base, size_t bytes, int fd, uint64_t offset);
 void nb_escape_remove(struct nb_escape *escape, uint64_t base);
 
-/* The following under the lock of struct nb_gpu. Return whether the adapter reaches all memory. */
+/* The following under the lock of struct nb_gpu. End all registrations where the adapter was given up: some
+ * GPUs can map little memory for adapters, and NCCL may need it. Work aside keeps them. */
+void nb_escape_tidy(struct nb_escape *escape);
+/* Return whether the adapter reaches all memory. */
 bool nb_escape_possible(const struct nb_escape *escape);
 /* Go on with the work aside. `begins`: also take waiting work aside. An error fails the ring. */
 void nb_escape_turn(struct nb_escape *escape, struct nb_ring *ring, bool begins);
@@ -452,8 +455,10 @@ int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct
 /* Have the arena grow by `bytes` after a refused allocation, without waiting for it. Any thread. */
 void nb_gpu_grow(struct nb_gpu *gpu, size_t bytes);
 
-/* Register the arena's memory with the adapter, where there is one. Any thread, without `lock`. */
+/* Register the arena's memory with the adapter, or memory as nb_escape_add does. Where that fails, end all
+ * registrations. Without an adapter, or once it was given up, do nothing. Any thread, without `lock`. */
 void nb_gpu_register(struct nb_gpu *gpu);
+void nb_gpu_register_part(struct nb_gpu *gpu, uint64_t base, size_t bytes, int fd, uint64_t offset);
 
 /* Take it off the list, wait in bounded time until its kernels have ended, and free it. When one does not end
  * its memory stays as it is, after a WARN. The caller has no work in flight. */

@@ -149,7 +149,7 @@ int nb_cuda_dev_region(struct nb_device *dev, const void *base, size_t bytes, in
         return 0;
     }
     if (reach == NB_REACH_GPU)
-        nb_escape_add(&d->gpu->escape, nb_cuda_address(base), bytes, fd, offset);
+        nb_gpu_register_part(d->gpu, nb_cuda_address(base), bytes, fd, offset);
     return nb_ranges_add(&d->ranges, base, bytes, reach);
 }
 
