@@ -498,6 +498,42 @@ static void test_reason(void)
     close_it();
 }
 
+/* A kernel was told to end and works on for long. No work waits, so no kernel is missed. */
+static void test_kernel_at_work(void)
+{
+    uint8_t *at, *wire;
+    struct operation op = {0};
+    struct nb_work w;
+    nb_cu_stream stream = fake_stream();
+
+    settings("NIBBLE_GPU_TIMEOUT", "1");
+    open_it();
+    at = state(4096);
+    wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 4096);
+    no_kernel();
+    fake_serves(0);
+    fake.stuck = 1;
+    fake.never = 0;
+    CHECK(launch(stream, COMM, &op, GATHER) != 0);
+    fake_serves(1);
+    while (!dev->ops->ready(dev))
+        dev->ops->turn(dev, 1);
+    dev->ops->begins(dev);
+    CHECK(dev->ops->copy(dev, &w, at, wire, 4096) == -EINPROGRESS && g->ring.oldest < g->ring.published);
+    atomic_store(&op.may_end, 1);
+    while (!g->launches.told)
+        dev->ops->turn(dev, 0);
+    CHECK(result(&w, -EINPROGRESS) == -ECANCELED);
+    CHECK(!g->launches.escape_said && dev->ops->failed(dev) == -ETIMEDOUT);
+    fake_serves(0);
+    dev->ops->free(dev, NB_PLACE_STATE, at, 4096);
+    dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
+    fake_wait(stream);
+    fake_stream_free(stream);
+    close_it();
+    settings("NIBBLE_GPU_TIMEOUT", NULL);
+}
+
 /* The communicator ends with a copy under way, and with work behind it. No copy outlives quiesce, and the
  * works are cancelled. */
 static void test_ends_between(void)
@@ -565,6 +601,7 @@ int main(void)
     test_no_way(FAILS);
     test_no_way(BREAKS);
     test_reason();
+    test_kernel_at_work();
     nb_launch_attached(&ctx, GPU, -1);
     fixture_close();
     printf("work goes on without a kernel\n");
