@@ -222,37 +222,29 @@ static bool encodes(const struct nb_gpu_desc *d)
     return d->op == NB_GPU_ENCODE || d->op == NB_GPU_ULP_ENCODE || d->op == NB_GPU_DELTA4_ENCODE;
 }
 
-/* Note `bytes` bytes at *address. `begin` replaces *address by this processor's address of these bytes. */
-static void part(struct nb_escape *e, uint64_t *address, uint64_t bytes, int how)
+/* Note `bytes` bytes that begin `skip` bytes behind *base. `begin` replaces *base, so that they begin as far
+ * behind it for this processor. */
+static void part(struct nb_escape *e, uint64_t *base, uint64_t skip, uint64_t bytes, int how)
 {
-    if (*address && bytes)
-        e->part[e->nparts++] = (struct nb_escape_part){.address = address,
-                                                       .at = *address,
+    if (*base && bytes)
+        e->part[e->nparts++] = (struct nb_escape_part){.base = base,
+                                                       .skip = skip,
+                                                       .at = *base + skip,
                                                        .bytes = bytes,
                                                        .how = how,
                                                        .bound = how == OUT && encodes(&e->desc)};
-}
-
-/* As `part`, for the range of an array that begins `skip` bytes behind its base. */
-static void part_of_array(struct nb_escape *e, uint64_t *base, uint64_t skip, uint64_t bytes, int how)
-{
-    part(e, base, bytes, how);
-    if (e->nparts && e->part[e->nparts - 1].address == base) {
-        e->part[e->nparts - 1].at += skip;
-        e->part[e->nparts - 1].skip = skip;
-    }
 }
 
 static void encoder_parts(struct nb_escape *e, struct nb_gpu_desc *d)
 {
     const uint64_t groups = (d->first + d->n + NB_GROUP - 1) / NB_GROUP - d->first / NB_GROUP;
 
-    part(e, &d->src, d->n * nb_dtype_size((enum nb_dtype)d->type), IN);
-    part(e, &d->dst, nb_encode_bound((enum nb_codec)d->codec, (enum nb_dtype)d->type, d->n), OUT);
+    part(e, &d->src, 0, d->n * nb_dtype_size((enum nb_dtype)d->type), IN);
+    part(e, &d->dst, 0, nb_encode_bound((enum nb_codec)d->codec, (enum nb_dtype)d->type, d->n), OUT);
     if (d->mode == NB_EF_OFF)
         return;
-    part_of_array(e, &d->err, d->first, d->n, IN | OUT);
-    part_of_array(e, &d->scale, d->first / NB_GROUP, groups, IN | OUT);
+    part(e, &d->err, d->first, d->n, IN | OUT);
+    part(e, &d->scale, d->first / NB_GROUP, groups, IN | OUT);
 }
 
 /* Note all memory that a work reads or writes. Return 0, or -ENOMEM. */
@@ -293,13 +285,13 @@ static int note_parts(struct nb_escape *e, const struct nb_gpu_waiting *w)
     default: break;
     }
     for (uint32_t i = 0; i < sources; i++)
-        part(e, &e->list[i].coded, d->op == NB_GPU_REDUCE_EXACT ? d->n * value : e->list[i].bytes, IN);
+        part(e, &e->list[i].coded, 0, d->op == NB_GPU_REDUCE_EXACT ? d->n * value : e->list[i].bytes, IN);
     if (!sources && d->op != NB_GPU_ZERO)
-        part(e, &d->src, d->n * value, IN);
-    part(e, &d->ref, d->n, IN);
-    part(e, &d->own, d->n * value, IN);
+        part(e, &d->src, 0, d->n * value, IN);
+    part(e, &d->ref, 0, d->n, IN);
+    part(e, &d->own, 0, d->n * value, IN);
     if (!w->want.numbers)
-        part(e, &d->dst, coded ? coded : d->n * value, OUT);
+        part(e, &d->dst, 0, coded ? coded : d->n * value, OUT);
     return 0;
 }
 
@@ -404,7 +396,7 @@ static int begin(struct nb_escape *e, struct nb_ring *ring)
         struct nb_escape_part *p = &e->part[i];
 
         p->seen = p->copied ? e->mem + p->place : (uint8_t *)(uintptr_t)p->at;
-        *p->address = (uintptr_t)p->seen - p->skip;
+        *p->base = (uintptr_t)p->seen - p->skip;
         if (p->repeats)
             e->desc.n = COPY_MOST;
     }

@@ -204,9 +204,10 @@ struct nb_escape_piece {
 
 /* Memory that a work reads (how & 1) or writes (how & 2). */
 struct nb_escape_part {
-    uint64_t *address; /* the member of the descriptor, or of its list of sources */
-    uint64_t at;       /* the GPU's address of the first byte */
-    uint64_t bytes, skip;
+    uint64_t *base; /* the member of the descriptor, or of its list of sources */
+    uint64_t skip;  /* its first byte begins so far behind *base */
+    uint64_t at;    /* the GPU's address of that byte */
+    uint64_t bytes;
     int how;
     bool bound;    /* the bound of an encoder's output */
     bool copied;   /* it lies in GPU memory */
