@@ -7,13 +7,13 @@
  * Only work that waits outside the ring is taken, since the kernel may be doing all other work. A kernel that
  * begins meanwhile takes the rest of it. The steps of one work:
  *
- *   IDLE      the ring has waiting work whose memory is known           FETCHING
+ *   IDLE      the ring has waiting work                                 FETCHING
  *   FETCHING  all inputs have been copied, and the work is done here    STORING
  *   STORING   all outputs have been copied, and the work is finished    IDLE
  *
- * Known memory: host memory that the GPU sees is used in place. GPU memory is NCCL's buffer and the arena.
- * Its pieces are registered with the adapter when they come into being, on NCCL's or the driver thread. An
- * arena that grows has a moment without registration, in which work on the new memory waits.
+ * Host memory that the GPU sees is used in place. GPU memory is NCCL's buffer and the arena. Its pieces are
+ * registered with the adapter when they come into being, on NCCL's or the driver thread, before any work
+ * names them.
  *
  * Threads: the turns, under the lock of struct nb_gpu. Registrations come from any thread, and may take
  * milliseconds. So they have a lock of their own (`making`), and the list of pieces another one, which is
@@ -311,37 +311,19 @@ static uint64_t look_up(struct nb_escape *e, uint64_t at, void **handle)
     return bytes;
 }
 
-static bool in_arena(const struct nb_escape *e, uint64_t at)
-{
-    return at - e->arena->base < e->arena->reserved;
-}
-
-/* Return whether all of a part is registered, or memory that this processor sees. An encoder's output is its
- * bound, of which only the beginning may exist. */
-static bool is_known(struct nb_escape *e, struct nb_escape_part *p)
-{
-    void *handle;
-    uint64_t known = look_up(e, p->at, &handle), more = known;
-
-    p->copied = known > 0;
-    if (!known)
-        return !in_arena(e, p->at);
-    while (more && known < p->bytes && !p->bound)
-        known += more = look_up(e, p->at + known, &handle);
-    return p->bound || known >= p->bytes;
-}
-
 /* Find out where the work's memory lies, and give each part of GPU memory a place in this side's. Return the
- * bytes of all places, or -EAGAIN where memory is unknown as yet. */
+ * bytes of all places, or -EFAULT. */
 static int64_t place_parts(struct nb_escape *e)
 {
     size_t all = 0;
 
     for (unsigned i = 0; i < e->nparts; i++) {
         struct nb_escape_part *p = &e->part[i];
+        void *handle;
 
-        if (!is_known(e, p))
-            return -EAGAIN;
+        p->copied = look_up(e, p->at, &handle) > 0;
+        if (!p->copied && p->at - e->arena->base < e->arena->reserved)
+            return -EFAULT; /* the arena is registered, as long as there is an adapter */
         if (!p->copied)
             continue;
         p->repeats = e->desc.op == NB_GPU_ZERO && p->bytes > COPY_MOST;
@@ -384,10 +366,8 @@ static int begin(struct nb_escape *e, struct nb_ring *ring)
 
     if (!ret)
         bytes = place_parts(e);
-    if (bytes < 0)
-        return 0;
     if (!ret)
-        ret = ensure(e, (size_t)bytes);
+        ret = bytes < 0 ? (int)bytes : ensure(e, (size_t)bytes);
     if (ret) {
         nb_escape_give_up(e, strerror(-ret));
         return 0;
@@ -434,8 +414,8 @@ static int copy_parts(struct nb_escape *e, int how)
         void *handle = NULL;
         uint64_t bytes = look_up(e, p->at + e->copied, &handle);
 
-        if (!bytes) /* the end of an encoder's output, which is registered soon */
-            return in_arena(e, p->at + e->copied) && !atomic_load(&e->blind) ? 0 : -EFAULT;
+        if (!bytes)
+            return -EFAULT;
         if (bytes > p->bytes - e->copied)
             bytes = p->bytes - e->copied;
         if (bytes > COPY_MOST)

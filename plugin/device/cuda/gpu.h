@@ -456,10 +456,10 @@ int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct
 /* Have the arena grow by `bytes` after a refused allocation, without waiting for it. Any thread. */
 void nb_gpu_grow(struct nb_gpu *gpu, size_t bytes);
 
-/* Register the arena's memory with the adapter, or memory as nb_escape_add does. Where that fails, end all
- * registrations. Without an adapter, or once it was given up, do nothing. Any thread, without `lock`. */
-void nb_gpu_register(struct nb_gpu *gpu);
-void nb_gpu_register_part(struct nb_gpu *gpu, uint64_t base, size_t bytes, int fd, uint64_t offset);
+/* Use this adapter for work whose kernel does not begin (`adapter` of device.h). */
+void nb_gpu_use_adapter(struct nb_gpu *gpu, const struct nb_adapter *adapter);
+/* Register GPU memory with it, as nb_escape_add. Where that fails, end all registrations. */
+void nb_gpu_register(struct nb_gpu *gpu, uint64_t base, size_t bytes, int fd, uint64_t offset);
 
 /* Take it off the list, wait in bounded time until its kernels have ended, and free it. When one does not end
  * its memory stays as it is, after a WARN. The caller has no work in flight. */
