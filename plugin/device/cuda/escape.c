@@ -198,19 +198,9 @@ void nb_escape_tidy(struct nb_escape *e)
     pthread_mutex_unlock(&e->making);
 }
 
-bool nb_escape_has_adapter(struct nb_escape *e)
-{
-    bool has;
-
-    pthread_mutex_lock(&e->making);
-    has = nb_escape_possible(e);
-    pthread_mutex_unlock(&e->making);
-    return has;
-}
-
 bool nb_escape_possible(const struct nb_escape *e)
 {
-    return e->adapter && !atomic_load(&e->blind);
+    return atomic_load(&e->adapter) && !atomic_load(&e->blind);
 }
 
 /* ---- The memory of a work ------------------------------------------------------------------------------ */

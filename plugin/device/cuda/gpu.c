@@ -184,7 +184,7 @@ static void register_part(void *arg, nb_cu_ptr at, size_t bytes)
         nb_escape_remove(&g->escape, at);
         return;
     }
-    if (!nb_escape_has_adapter(&g->escape))
+    if (!nb_escape_possible(&g->escape))
         return;
     nb_log_mildly(true); /* without a descriptor the address may do */
     const int fd = nb_cuda_dmabuf(&g->cuda, at, bytes);

@@ -221,10 +221,11 @@ enum nb_escape_step { NB_ESCAPE_IDLE, NB_ESCAPE_FETCHING, NB_ESCAPE_STORING };
 struct nb_escape {
     const struct nb_arena *arena;
     const struct nb_clock *clock;
-    pthread_mutex_t making;           /* registrations are made or ended one at a time */
-    const struct nb_adapter *adapter; /* changes under both `making` and the lock of struct nb_gpu */
-    atomic_bool blind;                /* not all memory could be registered */
-    pthread_mutex_t lock;             /* the list of pieces */
+    pthread_mutex_t making; /* registrations are made or ended one at a time */
+    /* Changes under both `making` and the lock of struct nb_gpu. */
+    const struct nb_adapter *_Atomic adapter;
+    atomic_bool blind;    /* not all memory could be registered */
+    pthread_mutex_t lock; /* the list of pieces */
     struct nb_escape_piece *piece;
     unsigned npieces, cap;
     /* The ring's work aside. */
@@ -251,8 +252,8 @@ void nb_escape_destroy(struct nb_escape *escape);
 /* Use this adapter from now on, NULL: none. All registrations with the one before end, and waiting work is
  * cancelled. Under the lock of struct nb_gpu. */
 void nb_escape_use(struct nb_escape *escape, const struct nb_adapter *adapter, struct nb_ring *ring);
-/* Return whether there is one that was not given up. Any thread, without that lock. */
-bool nb_escape_has_adapter(struct nb_escape *escape);
+/* Return whether there is one that reaches all memory. Any thread. */
+bool nb_escape_possible(const struct nb_escape *escape);
 /* Use the adapter no more, and log why. Any thread. */
 void nb_escape_give_up(struct nb_escape *escape, const char *why);
 /* Register GPU memory with the adapter, unless it is. Where that fails, give up. `fd`, `offset`: as in
@@ -260,11 +261,11 @@ void nb_escape_give_up(struct nb_escape *escape, const char *why);
 void nb_escape_add(struct nb_escape *escape, uint64_t base, size_t bytes, int fd, uint64_t offset);
 void nb_escape_remove(struct nb_escape *escape, uint64_t base);
 
-/* The following under the lock of struct nb_gpu. End all registrations where the adapter was given up: some
- * GPUs can map little memory for adapters, and NCCL may need it. Work aside keeps them. */
+/* The following under the lock of struct nb_gpu.
+ *
+ * End all registrations where the adapter was given up: some GPUs can map little memory for adapters, and
+ * NCCL may need it. Work aside keeps them. */
 void nb_escape_tidy(struct nb_escape *escape);
-/* Return whether the adapter reaches all memory. */
-bool nb_escape_possible(const struct nb_escape *escape);
 /* Go on with the work aside. `begins`: also take waiting work aside. An error fails the ring. */
 void nb_escape_turn(struct nb_escape *escape, struct nb_ring *ring, bool begins);
 /* Cancel the work aside and all waiting work, after the end of its copies. */
