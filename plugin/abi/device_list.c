@@ -14,19 +14,21 @@
 #define NB_MAX_COLL_BYTES ((size_t)1 << 30)
 #define NB_MAX_COMMS 65536 /* for transports that do not count communicators */
 
+#define GPU_MEMORY (NB_MEM_CUDA | NB_MEM_DMABUF) /* reached by address, and by DMA-BUF */
+
 /* Return the memory that both halves take: NCCL uses one half's answer for both. The engine takes GPU memory
  * where its codecs run on the GPU. NIBBLE_GPU_POINTERS=1 claims GPU memory even where the transport does not
  * reach it. Sends and receives are then staged. */
 static int memory_of(struct nb_context *ctx, const struct nb_net_props *net)
 {
     const int asked = ctx->params->gpu_pointers == NB_GPU_POINTERS_ALWAYS;
-    int mem = net->mem_support & NB_MEM_HOST;
+    const int mem = net->mem_support & NB_MEM_HOST, gpu = net->mem_support & GPU_MEMORY;
     char why[256] = "";
 
-    if (!asked && !(net->mem_support & NB_MEM_CUDA))
+    if (!asked && !gpu)
         return mem;
     if (nb_cuda_takes_pointers(ctx, -1, why, sizeof(why)))
-        return mem | NB_MEM_CUDA | (net->mem_support & NB_MEM_DMABUF);
+        return mem | (gpu ? gpu : NB_MEM_CUDA);
     NB_INFO(NCCL_INIT | NCCL_NET, "%s: NCCL is to hand over host memory: %s", net->name, why);
     return mem;
 }
@@ -69,11 +71,12 @@ int nb_device_list_fill(struct nb_context *ctx, struct nb_device_list *list)
     }
     for (int i = 0; i < list->n; i++) {
         const struct nb_device_info *info = &list->device[i];
-        claimed |= (info->mem_support & NB_MEM_CUDA) != 0;
-        list->staged |= info->mem_support & NB_MEM_CUDA && !(info->net.mem_support & NB_MEM_CUDA);
+        claimed |= (info->mem_support & GPU_MEMORY) != 0;
+        list->staged |= info->mem_support & GPU_MEMORY && !(info->net.mem_support & GPU_MEMORY);
     }
     for (int i = 0; i < list->n && list->staged; i++)
-        list->device[i].mem_support &= ~NB_MEM_DMABUF;
+        if (list->device[i].mem_support & GPU_MEMORY)
+            list->device[i].mem_support = (list->device[i].mem_support & ~NB_MEM_DMABUF) | NB_MEM_CUDA;
     if (list->staged)
         NB_INFO(NCCL_INIT | NCCL_NET,
                 "transport %s does not reach GPU memory: sends and receives of it are copied "

@@ -3,6 +3,7 @@
 #include "cuda_fixture.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -10,15 +11,18 @@
 #include "tests/base/hear.h"
 
 struct nb_context ctx;
-char last_warning[1024];
+char last_warning[1024], last_info[1024];
 unsigned warnings;
 
 static void hear(ncclDebugLogLevel level, const char *text)
 {
-    if (level != NCCL_LOG_WARN)
-        return;
-    snprintf(last_warning, sizeof(last_warning), "%.1023s", text);
-    warnings++;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    const bool warns = level == NCCL_LOG_WARN;
+
+    pthread_mutex_lock(&lock);
+    snprintf(warns ? last_warning : last_info, sizeof(last_info), "%.1023s", text);
+    warnings += warns;
+    pthread_mutex_unlock(&lock);
 }
 
 void settings(const char *name, const char *value)

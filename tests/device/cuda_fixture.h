@@ -31,7 +31,7 @@
 
 /* Valid between fixture_open and fixture_close. */
 extern struct nb_context ctx;
-extern char last_warning[1024];
+extern char last_warning[1024], last_info[1024];
 extern unsigned warnings;
 
 #define CHECK(what) \

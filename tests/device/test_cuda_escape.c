@@ -30,8 +30,10 @@ static struct copying {
 
 static int slow;        /* tests before a copy is done */
 static int refuses;     /* registrations of GPU memory fail from this one on, counted down. 0: none */
-static atomic_int held; /* registrations of GPU memory do not return */
+static atomic_int held; /* 1: registrations of GPU memory do not return. 2: one has begun */
 static int fails;       /* copies fail from this one on, counted down. 0: none */
+static int breaks;      /* the same for tests of copies: their connection has failed */
+static int by_dmabuf;   /* GPU memory is registered by DMA-BUF alone, and that fails */
 static unsigned long copies;
 
 static int counts_down(int *left)
@@ -43,12 +45,15 @@ static int reg(const struct nb_adapter *a, void *data, size_t bytes, bool gpu, i
                void **handle)
 {
     (void)a;
-    (void)fd;
     (void)offset;
-    while (gpu && atomic_load(&held))
+    for (int one = 1; gpu && atomic_load(&held); one = 1) {
+        atomic_compare_exchange_strong(&held, &one, 2);
         usleep(100);
+    }
     if (gpu && counts_down(&refuses))
         return -EIO;
+    if (gpu && by_dmabuf)
+        return fd >= 0 ? -ENOSPC : -ENOTSUP;
     for (int i = 0; i < HANDLES; i++)
         if (!memory[i].at) {
             memory[i] = (struct memory){data, bytes, gpu};
@@ -105,6 +110,8 @@ static int test(const struct nb_adapter *a, void *request, int *done)
 {
     (void)a;
     CHECK(request == &copying && copying.bytes);
+    if (counts_down(&breaks))
+        return -EPROTO;
     if (copying.tests++ < slow)
         return 0;
     memcpy(copying.to, copying.from, copying.bytes);
@@ -125,7 +132,7 @@ static void open_it(void)
 {
     nb_device_pointers(&ctx, 1); /* so that the arena is memory that adapters reach */
     slow = 2;
-    refuses = fails = 0;
+    refuses = fails = breaks = by_dmabuf = 0;
     dev = open_device(COMM);
     g = gpu_of(dev);
     dev->ops->adapter(dev, &adapter);
@@ -147,7 +154,8 @@ static void close_it(void)
     fake.never = 0;
     dev->ops->quiesce(dev);
     dev->ops->adapter(dev, NULL);
-    CHECK(left() == 0 && !copying.bytes);
+    CHECK(left() == 0 && (!copying.bytes || breaks));
+    copying.bytes = 0;
     close_device(dev);
     CHECK(fake_alive() == 0);
 }
@@ -355,29 +363,31 @@ static void test_hand_over(void)
     dev->ops->free(dev, NB_PLACE_STATE, to, WORKS);
 }
 
-/* The arena grows on another thread. Work on its new memory waits for the registration, also where it
- * begins in an older piece, and then goes. */
+/* The arena grows on another thread. Nobody gets the new memory before it is registered, and other work goes
+ * on meanwhile. Then work goes on it, also where it begins in an older piece. */
 static void test_grown(void)
 {
     const size_t bytes = (size_t)100 << 20;
-    uint8_t *more, *wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 4096);
+    uint8_t *more, *at = state(4096), *wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 4096);
     struct nb_work w;
 
     no_kernel();
+    memset(wire, 7, 4096);
     atomic_store(&held, 1);
+    CHECK(!dev->ops->alloc(dev, NB_PLACE_STATE, bytes));
+    while (atomic_load(&held) == 1)
+        usleep(1000);
+    CHECK(result(&w, dev->ops->copy(dev, &w, at, wire, 4096)) == 0);
+    same("older memory", fake_seen_at(at), wire, 4096);
+    pthread_mutex_lock(&g->lock);
+    CHECK(g->arena.mapped < bytes);
+    pthread_mutex_unlock(&g->lock);
+    atomic_store(&held, 0);
     while (!(more = dev->ops->alloc(dev, NB_PLACE_STATE, bytes)))
         usleep(1000);
-    memset(wire, 7, 4096);
     uint8_t *const between = (uint8_t *)(uintptr_t)(g->arena.base + ((size_t)64 << 20)) - 1000;
     CHECK(more < between && between + 4096 < more + bytes);
-    CHECK(dev->ops->copy(dev, &w, between, wire, 4096) == -EINPROGRESS);
-    for (int i = 0; i < 100; i++) {
-        dev->ops->turn(dev, 1);
-        CHECK(dev->ops->poll(dev, &w) == -EINPROGRESS);
-        usleep(1000);
-    }
-    atomic_store(&held, 0);
-    CHECK(result(&w, -EINPROGRESS) == 0);
+    CHECK(result(&w, dev->ops->copy(dev, &w, between, wire, 4096)) == 0);
     same("memory in two pieces", fake_seen_at(between), wire, 4096);
     CHECK(result(&w, dev->ops->copy(dev, &w, more + bytes - 4096, wire, 4096)) == 0);
     same("the end of new memory", fake_seen_at(more + bytes - 4096), wire, 4096);
@@ -390,18 +400,50 @@ static void test_grown(void)
     CHECK(zeros[bytes - 1] == 0);
     fake_serves(0);
     dev->ops->free(dev, NB_PLACE_STATE, more, bytes);
+    dev->ops->free(dev, NB_PLACE_STATE, at, 4096);
     dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
 }
 
-/* A fetch fails. The device goes on, without the adapter, and a kernel that begins does the work. */
-static void test_fetch_fails(void)
+/* New memory cannot be registered. All registrations end, and a kernel does the work. */
+static void test_refused_later(void)
+{
+    const size_t bytes = (size_t)100 << 20;
+    uint8_t *more, *wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 4096);
+    struct nb_work w;
+
+    no_kernel();
+    refuses = 1;
+    while (!(more = dev->ops->alloc(dev, NB_PLACE_STATE, bytes)))
+        usleep(1000);
+    while (!atomic_load(&g->escape.blind))
+        usleep(1000);
+    int registered;
+    do { /* another thread ends them */
+        pthread_mutex_lock(&g->escape.making);
+        registered = left();
+        pthread_mutex_unlock(&g->escape.making);
+    } while (registered);
+    memset(wire, 7, 4096);
+    CHECK(dev->ops->copy(dev, &w, more, wire, 4096) == -EINPROGRESS);
+    fake.never = 0;
+    CHECK(result(&w, -EINPROGRESS) == 0 && g->escape.works == 0);
+    same("a kernel's copy", fake_seen_at(more), wire, 4096);
+    fake_serves(0);
+    dev->ops->free(dev, NB_PLACE_STATE, more, bytes);
+    dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
+}
+
+/* A fetch fails, or its connection does. The device goes on, without the adapter, and a kernel that begins
+ * does the work. */
+static void test_fetch_fails(int *way)
 {
     uint8_t *at = state(4096), *wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 4096);
+    const unsigned warned = warnings;
     struct nb_work w[2];
 
     no_kernel();
     memset(fake_seen_at(at), 9, 4096);
-    fails = 1;
+    *way = 1;
     CHECK(dev->ops->copy(dev, &w[0], wire, at, 2048) == -EINPROGRESS);
     CHECK(dev->ops->copy(dev, &w[1], wire + 2048, at + 2048, 2048) == -EINPROGRESS);
     for (int i = 0; i < 100; i++) {
@@ -409,6 +451,7 @@ static void test_fetch_fails(void)
         usleep(1000);
     }
     CHECK(dev->ops->poll(dev, &w[0]) == -EINPROGRESS && !g->launches.escapes && !dev->ops->failed(dev));
+    CHECK(warnings == warned);
     fake.never = 0;
     CHECK(result(&w[0], -EINPROGRESS) == 0 && result(&w[1], -EINPROGRESS) == 0);
     same("a kernel's copies", wire, fake_seen_at(at), 4096);
@@ -418,9 +461,11 @@ static void test_fetch_fails(void)
     dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
 }
 
-/* Without an adapter for all memory, work waits for NIBBLE_GPU_TIMEOUT. A store that fails, fails the
- * device. */
-static void test_no_way(int copy_fails)
+/* Without an adapter for all memory, work waits for NIBBLE_GPU_TIMEOUT. A store that fails, or whose
+ * connection does, fails the device. */
+enum no_way { REFUSES, FAILS, BREAKS };
+
+static void test_no_way(enum no_way how)
 {
     uint8_t *at, *wire;
     struct nb_work w;
@@ -428,8 +473,9 @@ static void test_no_way(int copy_fails)
     settings("NIBBLE_GPU_TIMEOUT", "1");
     nb_device_pointers(&ctx, 1);
     slow = 2;
-    fails = copy_fails;
-    refuses = !copy_fails;
+    refuses = how == REFUSES;
+    fails = how == FAILS;
+    breaks = how == BREAKS;
     dev = open_device(COMM);
     g = gpu_of(dev);
     dev->ops->adapter(dev, &adapter);
@@ -437,11 +483,58 @@ static void test_no_way(int copy_fails)
     wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 4096);
     no_kernel();
     CHECK(result(&w, dev->ops->copy(dev, &w, at, wire, 4096)) == -ECANCELED);
-    CHECK(dev->ops->failed(dev) == (copy_fails ? -EIO : -ETIMEDOUT));
-    CHECK(strstr(last_warning, copy_fails ? "adapter cannot store" : "NIBBLE_GPU_TIMEOUT"));
+    CHECK(dev->ops->failed(dev) == (how == REFUSES ? -ETIMEDOUT : how == FAILS ? -EIO : -EPROTO));
+    CHECK(strstr(last_warning, how == REFUSES ? "NIBBLE_GPU_TIMEOUT" : "adapter cannot store"));
     fake_serves(0);
     dev->ops->free(dev, NB_PLACE_STATE, at, 4096);
     dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
+    close_it();
+    settings("NIBBLE_GPU_TIMEOUT", NULL);
+}
+
+/* The line says why memory could not be registered, although a second way does not exist. */
+static void test_reason(void)
+{
+    nb_device_pointers(&ctx, 1);
+    dev = open_device(COMM);
+    by_dmabuf = 1;
+    dev->ops->adapter(dev, &adapter);
+    CHECK(strstr(last_info, "the adapter cannot") && strstr(last_info, strerror(ENOSPC)));
+    close_it();
+}
+
+/* A kernel was told to end and works on for long. No work waits, so no kernel is missed. */
+static void test_kernel_at_work(void)
+{
+    uint8_t *at, *wire;
+    struct operation op = {0};
+    struct nb_work w;
+    nb_cu_stream stream = fake_stream();
+
+    settings("NIBBLE_GPU_TIMEOUT", "1");
+    open_it();
+    at = state(4096);
+    wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 4096);
+    no_kernel();
+    fake_serves(0);
+    fake.stuck = 1;
+    fake.never = 0;
+    CHECK(launch(stream, COMM, &op, GATHER) != 0);
+    fake_serves(1);
+    while (!dev->ops->ready(dev))
+        dev->ops->turn(dev, 1);
+    dev->ops->begins(dev);
+    CHECK(dev->ops->copy(dev, &w, at, wire, 4096) == -EINPROGRESS && g->ring.oldest < g->ring.published);
+    atomic_store(&op.may_end, 1);
+    while (!g->launches.told)
+        dev->ops->turn(dev, 0);
+    CHECK(result(&w, -EINPROGRESS) == -ECANCELED);
+    CHECK(!g->launches.escape_said && dev->ops->failed(dev) == -ETIMEDOUT);
+    fake_serves(0);
+    dev->ops->free(dev, NB_PLACE_STATE, at, 4096);
+    dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
+    fake_wait(stream);
+    fake_stream_free(stream);
     close_it();
     settings("NIBBLE_GPU_TIMEOUT", NULL);
 }
@@ -475,6 +568,16 @@ static void play(void (*body)(void))
     close_it();
 }
 
+static void fetch_fails(void)
+{
+    test_fetch_fails(&fails);
+}
+
+static void fetch_breaks(void)
+{
+    test_fetch_fails(&breaks);
+}
+
 static void codec_from_0(void)
 {
     test_codec(0, 9000);
@@ -494,11 +597,16 @@ int main(void)
     play(test_others);
     play(test_hand_over);
     play(test_grown);
-    play(test_fetch_fails);
+    play(test_refused_later);
+    play(fetch_fails);
+    play(fetch_breaks);
     play(test_ends_between);
     fake = (struct fake_settings){0};
-    test_no_way(0);
-    test_no_way(1);
+    test_no_way(REFUSES);
+    test_no_way(FAILS);
+    test_no_way(BREAKS);
+    test_reason();
+    test_kernel_at_work();
     nb_launch_attached(&ctx, GPU, -1);
     fixture_close();
     printf("work goes on without a kernel\n");

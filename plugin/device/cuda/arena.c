@@ -98,6 +98,12 @@ static void unplace(struct nb_arena *a, nb_cu_ptr at, size_t bytes, pthread_mute
     let_go(lock);
 }
 
+static void tell(const struct nb_arena *a, nb_cu_ptr at, size_t bytes)
+{
+    if (a->made)
+        a->made(a->made_arg, at, bytes);
+}
+
 /* Map `bytes` more bytes behind the mapped ones, at *out. `lock` is taken only for the arena's own members,
  * never across a call of the driver. NULL: held, or unnecessary. whole: for one user and the adapters. */
 static int map_more(struct nb_arena *a, size_t bytes, bool whole, pthread_mutex_t *lock, nb_cu_ptr *out)
@@ -123,9 +129,12 @@ static int map_more(struct nb_arena *a, size_t bytes, bool whole, pthread_mutex_
     if (!ret) {
         ret = NB_CU(cu, what, MemSetAccess(at, bytes, &access, 1));
         if (!ret) {
+            tell(a, at, bytes);
             hold(lock);
             ret = add_map(a, at, bytes, handle, whole);
             let_go(lock);
+            if (ret)
+                tell(a, at, 0);
         }
         if (ret)
             cu->MemUnmap(at, bytes);

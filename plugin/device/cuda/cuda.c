@@ -30,14 +30,7 @@ static void cuda_quiesce(struct nb_device *dev)
 
 static void cuda_adapter(struct nb_device *dev, const struct nb_adapter *adapter)
 {
-    struct nb_gpu *g = nb_cuda_of(dev)->gpu;
-
-    pthread_mutex_lock(&g->lock);
-    nb_escape_use(&g->escape, adapter, &g->ring);
-    for (struct nb_arena_map *map = g->arena.maps; map; map = map->next)
-        map->registered = false;
-    pthread_mutex_unlock(&g->lock);
-    nb_gpu_register(g);
+    nb_gpu_use_adapter(nb_cuda_of(dev)->gpu, adapter);
 }
 
 static int cuda_turn(struct nb_device *dev, int busy)

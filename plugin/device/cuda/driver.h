@@ -218,7 +218,6 @@ struct nb_arena_map { /* physical memory behind a part of the arena */
     size_t bytes;
     unsigned long long handle; /* 0: from cuMemAlloc */
     bool whole;                /* of nb_arena_take_whole */
-    bool registered;           /* it was given to the adapter (gpu.c) */
     struct nb_arena_map *next;
 };
 
@@ -229,7 +228,11 @@ struct nb_arena {
     size_t reserved, mapped, used, peak, granularity; /* bytes */
     size_t placed; /* bytes of addresses mapped or about to be, where several threads make it grow */
     bool told_full;
-    bool for_adapters;       /* all of it is memory that adapters can be given */
+    bool for_adapters; /* all of it is memory that adapters can be given */
+    /* Called with new memory before anybody gets it, entered and without the lock of the calls below. bytes
+     * 0: it is gone again. NULL: nobody asks. */
+    void (*made)(void *arg, nb_cu_ptr at, size_t bytes);
+    void *made_arg;
     size_t keep;             /* bytes of the GPU's memory that the arena leaves to the job */
     uint64_t grown, refused; /* counters: growths, and allocations refused for lack of memory */
     struct nb_arena_block *blocks;

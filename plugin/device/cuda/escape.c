@@ -2,18 +2,18 @@
 /*
  * The escape: work whose kernel does not begin. The adapter fetches the values from GPU memory, this
  * processor does the work (processor.c), and the adapter stores the results. No step calls the driver, so
- * none waits for a lock that another thread holds.
+ * none waits for the driver's locks.
  *
  * Only work that waits outside the ring is taken, since the kernel may be doing all other work. A kernel that
  * begins meanwhile takes the rest of it. The steps of one work:
  *
- *   IDLE      the ring has waiting work whose memory is known           FETCHING
+ *   IDLE      the ring has waiting work                                 FETCHING
  *   FETCHING  all inputs have been copied, and the work is done here    STORING
  *   STORING   all outputs have been copied, and the work is finished    IDLE
  *
- * Known memory: host memory that the GPU sees is used in place. GPU memory is NCCL's buffer and the arena.
- * Its pieces are registered with the adapter when they come into being, on NCCL's or the driver thread. An
- * arena that grows has a moment without registration, in which work on the new memory waits.
+ * Host memory that the GPU sees is used in place. GPU memory is NCCL's buffer and the arena. Its pieces are
+ * registered with the adapter when they come into being, on NCCL's or the driver thread, before any work
+ * names them.
  *
  * Threads: the turns, under the lock of struct nb_gpu. Registrations come from any thread, and may take
  * milliseconds. So they have a lock of their own (`making`), and the list of pieces another one, which is
@@ -28,7 +28,7 @@
 #include "base/log.h"
 #include "base/nccl_names.h"
 
-#define PAGE ((size_t)4096)
+#define PAGE ((size_t)65536)          /* the largest page of a host: no other data lies in registered pages */
 #define COPY_MOST ((uint64_t)1 << 20) /* bytes of a copy: every port takes messages of this size */
 #define SETTLE_NS INT64_C(5000000000) /* maximum wait for a copy at the end */
 
@@ -86,8 +86,8 @@ void nb_escape_give_up(struct nb_escape *e, const char *why)
     if (!atomic_exchange(&e->blind, true))
         NB_INFO(
             NCCL_INIT | NCCL_NET,
-            "cuda: GPU %d: the adapter cannot do without a codec kernel (%s). Operations wait for a kernel "
-            "that does not begin (NIBBLE_GPU_TIMEOUT)",
+            "cuda: GPU %d: the adapter cannot replace a codec kernel that does not begin (%s). Operations "
+            "would wait for that kernel (NIBBLE_GPU_TIMEOUT)",
             e->arena->cuda->ordinal, why);
 }
 
@@ -105,8 +105,11 @@ void nb_escape_add(struct nb_escape *e, uint64_t base, size_t bytes, int fd, uin
         nb_log_mildly(true);
         if (fd >= 0)
             ret = e->adapter->reg(e->adapter, (void *)(uintptr_t)base, bytes, true, fd, offset, &made.handle);
-        if (ret)
-            ret = e->adapter->reg(e->adapter, (void *)(uintptr_t)base, bytes, true, -1, 0, &made.handle);
+        if (ret) {
+            const int other =
+                e->adapter->reg(e->adapter, (void *)(uintptr_t)base, bytes, true, -1, 0, &made.handle);
+            ret = other == -ENOTSUP ? ret : other;
+        }
         nb_log_mildly(false);
         if (!ret && (ret = add_piece(e, &made)) != 0)
             e->adapter->dereg(e->adapter, made.handle);
@@ -133,16 +136,16 @@ void nb_escape_remove(struct nb_escape *e, uint64_t base)
     pthread_mutex_unlock(&e->making);
 }
 
-/* Wait, in bounded time, until no copy is under way. */
+/* Wait, in bounded time, until no copy is under way. After an error of the connection that copies, nothing
+ * tells when the copy ends. The end of the registrations stops it. */
 static void settle(struct nb_escape *e)
 {
     const int64_t limit = nb_clock_ns(e->clock) + SETTLE_NS;
-    int done = 0;
+    int done = 0, ret = 0;
 
-    while (e->request && !done && !e->adapter->test(e->adapter, e->request, &done))
-        if (nb_clock_ns(e->clock) > limit)
-            break;
-    if (e->request && !done)
+    while (e->request && !done && !ret && nb_clock_ns(e->clock) < limit)
+        ret = e->adapter->test(e->adapter, e->request, &done);
+    if (e->request && !done && !ret)
         NB_WARN("cuda: GPU %d: a copy by the adapter does not end", e->arena->cuda->ordinal);
     e->request = NULL;
     e->step = NB_ESCAPE_IDLE;
@@ -165,33 +168,39 @@ static void free_memory(struct nb_escape *e)
     e->mem_bytes = 0;
 }
 
+/* End all registrations. Under `making`, with no work aside. */
+static void end_registrations(struct nb_escape *e)
+{
+    free_memory(e);
+    for (unsigned i = 0; i < e->npieces; i++)
+        e->adapter->dereg(e->adapter, e->piece[i].handle);
+    e->npieces = 0;
+}
+
 void nb_escape_use(struct nb_escape *e, const struct nb_adapter *adapter, struct nb_ring *ring)
 {
     pthread_mutex_lock(&e->making);
     if (e->adapter) {
         nb_escape_stop(e, ring);
-        free_memory(e);
-        for (unsigned i = 0; i < e->npieces; i++)
-            e->adapter->dereg(e->adapter, e->piece[i].handle);
-        e->npieces = 0;
+        end_registrations(e);
     }
     e->adapter = adapter;
     pthread_mutex_unlock(&e->making);
 }
 
-bool nb_escape_has_adapter(struct nb_escape *e)
+void nb_escape_tidy(struct nb_escape *e)
 {
-    bool has;
-
+    if (!atomic_load(&e->blind)) /* do not wait for another thread's registration */
+        return;
     pthread_mutex_lock(&e->making);
-    has = e->adapter != NULL;
+    if (e->adapter && e->step == NB_ESCAPE_IDLE)
+        end_registrations(e);
     pthread_mutex_unlock(&e->making);
-    return has;
 }
 
 bool nb_escape_possible(const struct nb_escape *e)
 {
-    return e->adapter && !atomic_load(&e->blind);
+    return atomic_load(&e->adapter) && !atomic_load(&e->blind);
 }
 
 /* ---- The memory of a work ------------------------------------------------------------------------------ */
@@ -203,37 +212,29 @@ static bool encodes(const struct nb_gpu_desc *d)
     return d->op == NB_GPU_ENCODE || d->op == NB_GPU_ULP_ENCODE || d->op == NB_GPU_DELTA4_ENCODE;
 }
 
-/* Note `bytes` bytes at *address. `begin` replaces *address by this processor's address of these bytes. */
-static void part(struct nb_escape *e, uint64_t *address, uint64_t bytes, int how)
+/* Note `bytes` bytes that begin `skip` bytes behind *base. `begin` replaces *base, so that they begin as far
+ * behind it for this processor. */
+static void part(struct nb_escape *e, uint64_t *base, uint64_t skip, uint64_t bytes, int how)
 {
-    if (*address && bytes)
-        e->part[e->nparts++] = (struct nb_escape_part){.address = address,
-                                                       .at = *address,
+    if (*base && bytes)
+        e->part[e->nparts++] = (struct nb_escape_part){.base = base,
+                                                       .skip = skip,
+                                                       .at = *base + skip,
                                                        .bytes = bytes,
                                                        .how = how,
                                                        .bound = how == OUT && encodes(&e->desc)};
-}
-
-/* As `part`, for the range of an array that begins `skip` bytes behind its base. */
-static void part_of_array(struct nb_escape *e, uint64_t *base, uint64_t skip, uint64_t bytes, int how)
-{
-    part(e, base, bytes, how);
-    if (e->nparts && e->part[e->nparts - 1].address == base) {
-        e->part[e->nparts - 1].at += skip;
-        e->part[e->nparts - 1].skip = skip;
-    }
 }
 
 static void encoder_parts(struct nb_escape *e, struct nb_gpu_desc *d)
 {
     const uint64_t groups = (d->first + d->n + NB_GROUP - 1) / NB_GROUP - d->first / NB_GROUP;
 
-    part(e, &d->src, d->n * nb_dtype_size((enum nb_dtype)d->type), IN);
-    part(e, &d->dst, nb_encode_bound((enum nb_codec)d->codec, (enum nb_dtype)d->type, d->n), OUT);
+    part(e, &d->src, 0, d->n * nb_dtype_size((enum nb_dtype)d->type), IN);
+    part(e, &d->dst, 0, nb_encode_bound((enum nb_codec)d->codec, (enum nb_dtype)d->type, d->n), OUT);
     if (d->mode == NB_EF_OFF)
         return;
-    part_of_array(e, &d->err, d->first, d->n, IN | OUT);
-    part_of_array(e, &d->scale, d->first / NB_GROUP, groups, IN | OUT);
+    part(e, &d->err, d->first, d->n, IN | OUT);
+    part(e, &d->scale, d->first / NB_GROUP, groups, IN | OUT);
 }
 
 /* Note all memory that a work reads or writes. Return 0, or -ENOMEM. */
@@ -274,13 +275,13 @@ static int note_parts(struct nb_escape *e, const struct nb_gpu_waiting *w)
     default: break;
     }
     for (uint32_t i = 0; i < sources; i++)
-        part(e, &e->list[i].coded, d->op == NB_GPU_REDUCE_EXACT ? d->n * value : e->list[i].bytes, IN);
+        part(e, &e->list[i].coded, 0, d->op == NB_GPU_REDUCE_EXACT ? d->n * value : e->list[i].bytes, IN);
     if (!sources && d->op != NB_GPU_ZERO)
-        part(e, &d->src, d->n * value, IN);
-    part(e, &d->ref, d->n, IN);
-    part(e, &d->own, d->n * value, IN);
+        part(e, &d->src, 0, d->n * value, IN);
+    part(e, &d->ref, 0, d->n, IN);
+    part(e, &d->own, 0, d->n * value, IN);
     if (!w->want.numbers)
-        part(e, &d->dst, coded ? coded : d->n * value, OUT);
+        part(e, &d->dst, 0, coded ? coded : d->n * value, OUT);
     return 0;
 }
 
@@ -300,37 +301,19 @@ static uint64_t look_up(struct nb_escape *e, uint64_t at, void **handle)
     return bytes;
 }
 
-static bool in_arena(const struct nb_escape *e, uint64_t at)
-{
-    return at - e->arena->base < e->arena->reserved;
-}
-
-/* Return whether all of a part is registered, or memory that this processor sees. An encoder's output is its
- * bound, of which only the beginning may exist. */
-static bool is_known(struct nb_escape *e, struct nb_escape_part *p)
-{
-    void *handle;
-    uint64_t known = look_up(e, p->at, &handle), more = known;
-
-    p->copied = known > 0;
-    if (!known)
-        return !in_arena(e, p->at);
-    while (more && known < p->bytes && !p->bound)
-        known += more = look_up(e, p->at + known, &handle);
-    return p->bound || known >= p->bytes;
-}
-
 /* Find out where the work's memory lies, and give each part of GPU memory a place in this side's. Return the
- * bytes of all places, or -EAGAIN where memory is unknown as yet. */
+ * bytes of all places, or -EFAULT. */
 static int64_t place_parts(struct nb_escape *e)
 {
     size_t all = 0;
 
     for (unsigned i = 0; i < e->nparts; i++) {
         struct nb_escape_part *p = &e->part[i];
+        void *handle;
 
-        if (!is_known(e, p))
-            return -EAGAIN;
+        p->copied = look_up(e, p->at, &handle) > 0;
+        if (!p->copied && p->at - e->arena->base < e->arena->reserved)
+            return -EFAULT; /* the arena is registered, as long as there is an adapter */
         if (!p->copied)
             continue;
         p->repeats = e->desc.op == NB_GPU_ZERO && p->bytes > COPY_MOST;
@@ -373,10 +356,8 @@ static int begin(struct nb_escape *e, struct nb_ring *ring)
 
     if (!ret)
         bytes = place_parts(e);
-    if (bytes < 0)
-        return 0;
     if (!ret)
-        ret = ensure(e, (size_t)bytes);
+        ret = bytes < 0 ? (int)bytes : ensure(e, (size_t)bytes);
     if (ret) {
         nb_escape_give_up(e, strerror(-ret));
         return 0;
@@ -385,7 +366,7 @@ static int begin(struct nb_escape *e, struct nb_ring *ring)
         struct nb_escape_part *p = &e->part[i];
 
         p->seen = p->copied ? e->mem + p->place : (uint8_t *)(uintptr_t)p->at;
-        *p->address = (uintptr_t)p->seen - p->skip;
+        *p->base = (uintptr_t)p->seen - p->skip;
         if (p->repeats)
             e->desc.n = COPY_MOST;
     }
@@ -423,8 +404,8 @@ static int copy_parts(struct nb_escape *e, int how)
         void *handle = NULL;
         uint64_t bytes = look_up(e, p->at + e->copied, &handle);
 
-        if (!bytes) /* the end of an encoder's output, which is registered soon */
-            return in_arena(e, p->at + e->copied) && !atomic_load(&e->blind) ? 0 : -EFAULT;
+        if (!bytes)
+            return -EFAULT;
         if (bytes > p->bytes - e->copied)
             bytes = p->bytes - e->copied;
         if (bytes > COPY_MOST)
@@ -439,14 +420,15 @@ static int copy_parts(struct nb_escape *e, int how)
     }
 }
 
-/* Do the work. Of an encoder's output keep the bytes that it has written. */
-static void work(struct nb_escape *e)
+/* Do the work. Of an encoder's output keep the bytes that it has written. Return 1, or -ENOMEM. */
+static int work(struct nb_escape *e)
 {
     memset(&e->result, 0, sizeof(e->result));
     e->result.length = nb_gpu_by_processor(&e->desc, &e->result);
     for (unsigned i = 0; i < e->nparts; i++)
         if (e->part[i].bound)
             e->part[i].bytes = e->result.length > 0 ? (uint64_t)e->result.length : 0;
+    return e->result.length == -ENOMEM ? -ENOMEM : 1;
 }
 
 /* Make the next step. Return 1 when there may be another one at once, 0, or a negative errno. */
@@ -462,19 +444,20 @@ static int step(struct nb_escape *e, struct nb_ring *ring)
     case NB_ESCAPE_IDLE: return ring->nwaiting && !ring->served ? begin(e, ring) : 0;
     case NB_ESCAPE_FETCHING:
         ret = copy_parts(e, IN);
+        if (ret > 0)
+            ret = work(e);
         if (ret < 0) { /* nothing is stored yet, so a kernel can do it */
             nb_escape_give_up(e, strerror(-ret));
             settle(e);
             nb_ring_put_back(ring);
             return 0;
         }
-        if (!ret)
-            return 0;
-        work(e);
-        e->step = NB_ESCAPE_STORING;
-        e->next = 0;
-        e->copied = 0;
-        return 1;
+        if (ret > 0) {
+            e->step = NB_ESCAPE_STORING;
+            e->next = 0;
+            e->copied = 0;
+        }
+        return ret;
     default:
         ret = copy_parts(e, OUT);
         if (ret <= 0)

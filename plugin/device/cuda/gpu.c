@@ -164,43 +164,46 @@ static void grow_arena(struct nb_gpu *g)
     if (!bytes || nb_cuda_enter(&g->cuda, &mode))
         return;
     nb_arena_grow(&g->arena, bytes, &g->lock); /* logged. The allocation that needs it will fail */
-    nb_gpu_register(g);
     nb_cuda_leave(&g->cuda, mode);
 }
 
-/* Take the next part of the arena that is not registered. Return false without one. */
-static bool next_map(struct nb_gpu *g, struct nb_arena_map *next)
+void nb_gpu_register(struct nb_gpu *g, uint64_t base, size_t bytes, int fd, uint64_t offset)
 {
-    bool found = false;
-
+    nb_escape_add(&g->escape, base, bytes, fd, offset);
     pthread_mutex_lock(&g->lock);
-    for (struct nb_arena_map *map = g->arena.maps; map && !found; map = map->next) {
-        found = !map->registered;
-        map->registered = true;
-        *next = *map;
-    }
+    nb_escape_tidy(&g->escape);
     pthread_mutex_unlock(&g->lock);
-    return found;
 }
 
-void nb_gpu_register(struct nb_gpu *g)
+/* Register a part of the arena, where there is an adapter. bytes 0: end that. */
+static void register_part(void *arg, nb_cu_ptr at, size_t bytes)
 {
-    struct nb_arena_map map;
+    struct nb_gpu *g = arg;
 
-    if (!nb_escape_has_adapter(&g->escape))
+    if (!bytes) {
+        nb_escape_remove(&g->escape, at);
         return;
-    if (g->arena.virtual_memory && !g->arena.for_adapters) {
+    }
+    if (!nb_escape_possible(&g->escape))
+        return;
+    nb_log_mildly(true); /* without a descriptor the address may do */
+    const int fd = nb_cuda_dmabuf(&g->cuda, at, bytes);
+    nb_log_mildly(false);
+    nb_gpu_register(g, at, bytes, fd, 0);
+    if (fd >= 0)
+        close(fd);
+}
+
+void nb_gpu_use_adapter(struct nb_gpu *g, const struct nb_adapter *adapter)
+{
+    pthread_mutex_lock(&g->lock);
+    nb_escape_use(&g->escape, adapter, &g->ring);
+    const struct nb_arena_map *map = g->arena.maps;
+    pthread_mutex_unlock(&g->lock);
+    if (adapter && g->arena.virtual_memory && !g->arena.for_adapters)
         nb_escape_give_up(&g->escape, "the GPU's memory is not for adapters");
-        return;
-    }
-    while (next_map(g, &map)) {
-        nb_log_mildly(true); /* without a descriptor the address may do */
-        const int fd = nb_cuda_dmabuf(&g->cuda, map.at, map.bytes);
-        nb_log_mildly(false);
-        nb_escape_add(&g->escape, map.at, map.bytes, fd, 0);
-        if (fd >= 0)
-            close(fd);
-    }
+    for (; map; map = map->next) /* the list only grows, in front of this one */
+        register_part(g, map->at, map->bytes);
 }
 
 /* Work of the two driver threads. Memory has a thread of its own, so that a launch for which NCCL's kernel
@@ -309,6 +312,8 @@ int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct
     g->launches.thread = &g->thread;
     g->launches.escape = &g->escape;
     nb_escape_init(&g->escape, &g->arena, &ctx->clock);
+    g->arena.made = register_part;
+    g->arena.made_arg = g;
     ret = nb_cuda_context_open(&g->cuda, wish->gpu, why, cap);
     if (!ret) {
         ret = set_up(g);

@@ -204,9 +204,10 @@ struct nb_escape_piece {
 
 /* Memory that a work reads (how & 1) or writes (how & 2). */
 struct nb_escape_part {
-    uint64_t *address; /* the member of the descriptor, or of its list of sources */
-    uint64_t at;       /* the GPU's address of the first byte */
-    uint64_t bytes, skip;
+    uint64_t *base; /* the member of the descriptor, or of its list of sources */
+    uint64_t skip;  /* its first byte begins so far behind *base */
+    uint64_t at;    /* the GPU's address of that byte */
+    uint64_t bytes;
     int how;
     bool bound;    /* an encoder's output, whose `bytes` are its bound */
     bool copied;   /* it lies in GPU memory */
@@ -220,10 +221,11 @@ enum nb_escape_step { NB_ESCAPE_IDLE, NB_ESCAPE_FETCHING, NB_ESCAPE_STORING };
 struct nb_escape {
     const struct nb_arena *arena;
     const struct nb_clock *clock;
-    pthread_mutex_t making;           /* registrations are made or ended one at a time */
-    const struct nb_adapter *adapter; /* changes under both `making` and the lock of struct nb_gpu */
-    atomic_bool blind;                /* not all memory could be registered */
-    pthread_mutex_t lock;             /* the list of pieces */
+    pthread_mutex_t making; /* registrations are made or ended one at a time */
+    /* Changes under both `making` and the lock of struct nb_gpu. */
+    const struct nb_adapter *_Atomic adapter;
+    atomic_bool blind;    /* not all memory could be registered */
+    pthread_mutex_t lock; /* the list of pieces */
     struct nb_escape_piece *piece;
     unsigned npieces, cap;
     /* The work aside (struct nb_ring). */
@@ -250,8 +252,8 @@ void nb_escape_destroy(struct nb_escape *escape);
 /* Use this adapter from now on, NULL: none. This ends all registrations with the adapter before, and cancels
  * waiting work. Under the lock of struct nb_gpu. */
 void nb_escape_use(struct nb_escape *escape, const struct nb_adapter *adapter, struct nb_ring *ring);
-/* Return whether there is one. Any thread, without that lock. */
-bool nb_escape_has_adapter(struct nb_escape *escape);
+/* Return whether there is one that reaches all memory. Any thread. */
+bool nb_escape_possible(const struct nb_escape *escape);
 /* Stop to use the adapter, and log why. Any thread. */
 void nb_escape_give_up(struct nb_escape *escape, const char *why);
 /* Register GPU memory with the adapter, unless it is registered. Where that fails, give the adapter up. `fd`,
@@ -260,8 +262,11 @@ void nb_escape_give_up(struct nb_escape *escape, const char *why);
 void nb_escape_add(struct nb_escape *escape, uint64_t base, size_t bytes, int fd, uint64_t offset);
 void nb_escape_remove(struct nb_escape *escape, uint64_t base);
 
-/* The following under the lock of struct nb_gpu. Return whether the adapter reaches all memory. */
-bool nb_escape_possible(const struct nb_escape *escape);
+/* The following under the lock of struct nb_gpu.
+ *
+ * End all registrations where the adapter was given up: some GPUs can map little memory for adapters, and
+ * NCCL may need it. Work aside keeps them. */
+void nb_escape_tidy(struct nb_escape *escape);
 /* Go on with the work aside. `begins`: also take waiting work aside. An error fails the ring. */
 void nb_escape_turn(struct nb_escape *escape, struct nb_ring *ring, bool begins);
 /* Cancel the work aside and all waiting work, after the end of its copies. */
@@ -453,8 +458,10 @@ int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct
 /* Ask the driver thread to grow the arena by `bytes` after a refused allocation. Any thread. */
 void nb_gpu_grow(struct nb_gpu *gpu, size_t bytes);
 
-/* Register the arena's memory with the adapter, where there is one. Any thread, without `lock`. */
-void nb_gpu_register(struct nb_gpu *gpu);
+/* Use this adapter for work whose kernel does not begin (`adapter` of device.h). */
+void nb_gpu_use_adapter(struct nb_gpu *gpu, const struct nb_adapter *adapter);
+/* Register GPU memory with it, as nb_escape_add. Where that fails, end all registrations. */
+void nb_gpu_register(struct nb_gpu *gpu, uint64_t base, size_t bytes, int fd, uint64_t offset);
 
 /* Take it off the list, wait in bounded time until its kernels have ended, and free it. Where a kernel does
  * not end the memory stays allocated, after a WARN. The caller has no work in flight. */

@@ -149,7 +149,7 @@ int nb_cuda_dev_region(struct nb_device *dev, const void *base, size_t bytes, in
         return 0;
     }
     if (reach == NB_REACH_GPU)
-        nb_escape_add(&d->gpu->escape, nb_cuda_address(base), bytes, fd, offset);
+        nb_gpu_register(d->gpu, nb_cuda_address(base), bytes, fd, offset);
     return nb_ranges_add(&d->ranges, base, bytes, reach);
 }
 
@@ -255,7 +255,6 @@ static nb_cu_ptr alloc_state(struct nb_cuda_device *d, size_t bytes)
     if (nb_cuda_enter(&d->gpu->cuda, &mode))
         return 0;
     at = nb_arena_take(&d->gpu->arena, bytes, &d->gpu->lock);
-    nb_gpu_register(d->gpu);
     nb_cuda_leave(&d->gpu->cuda, mode);
     return at;
 }

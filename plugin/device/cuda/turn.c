@@ -303,11 +303,12 @@ int nb_launches_drain(struct nb_launches *l)
     }
 }
 
-/* Have this processor do waiting work once no kernel has run for too long, until one begins. `wants`:
- * there is such work, or a window that would bring some. */
-static void escape(struct nb_launches *l, bool wants)
+/* Have this processor do waiting work once it, or a window that would bring some, has had no kernel for too
+ * long. This ends when a kernel begins. */
+static void escape(struct nb_launches *l)
 {
     const bool possible = nb_escape_possible(l->escape);
+    const bool wants = l->ring->nwaiting || l->ring->aside.work || l->wanted;
 
     if (l->ring->served || !possible)
         l->escapes = false;
@@ -321,8 +322,7 @@ static void escape(struct nb_launches *l, bool wants)
         l->escape_said = true;
         NB_INFO(NCCL_NET,
                 "cuda: GPU %d: no codec kernel has taken work for %d ms. Until one does, this processor "
-                "codes the "
-                "values, and the adapter carries them",
+                "codes the values, and the adapter carries them",
                 l->cuda->ordinal, (int)(ESCAPE_NS / 1000000));
     }
     nb_escape_turn(l->escape, l->ring, l->escapes);
@@ -372,7 +372,7 @@ int nb_launches_turn(struct nb_launches *l)
     nb_ring_serve(l->ring, is_served_by_kernel(l));
     tell(l);
     nb_ring_serve(l->ring, is_served_by_kernel(l));
-    escape(l, work || l->wanted);
+    escape(l);
     return work || waiting || l->wanted || l->alone_open || l->due || started != ended || l->told > ended ||
            atomic_load(&l->open);
 }
