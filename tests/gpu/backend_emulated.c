@@ -26,6 +26,7 @@ int backend_open(void)
 
 void backend_close(void)
 {
+    nb_emulate_end();
     free(state);
 }
 
@@ -75,6 +76,6 @@ void backend_read_device(void *to, uint64_t from, size_t bytes)
 void backend_launch(struct nb_gpu_launch *launch)
 {
     launch->state = (uintptr_t)state;
-    nb_emulate_run(launch, 1 + (unsigned)(seed % 3), seed);
+    nb_emulate_run(launch, 1 + (unsigned)(seed % NB_EMULATE_BLOCKS), seed);
     seed++;
 }

@@ -240,19 +240,45 @@ static NB_UNSEEN void run_machine(const struct nb_gpu_launch *launch, uint64_t s
     nb_emulated = NULL;
 }
 
+/* Blocks of this thread's launches. To open one takes longer than a launch, since each of its threads has a
+ * stack. */
+static _Thread_local struct block *kept[NB_EMULATE_BLOCKS];
+
+/* Make a kept block as good as new, but for its threads, which sleep between launches. */
+static void renew_block(struct block *block, unsigned blocks)
+{
+    memset(block->warp, 0, sizeof(block->warp));
+    block->arrived = block->barriers = 0;
+    for (unsigned i = 0; i < NB_THREADS; i++) {
+        struct thread *t = &block->thread[i];
+        t->self.blocks = blocks;
+        t->meetings = t->copies = t->group = 0;
+        block->turn[i] = (struct turn){0};
+    }
+}
+
 void nb_emulate_run(const struct nb_gpu_launch *launch, unsigned blocks, uint64_t seed)
 {
+    if (blocks > NB_EMULATE_BLOCKS)
+        abort();
     machine.blocks = blocks;
     machine.alone = 0;
-    machine.block = calloc(blocks, sizeof(*machine.block));
-    if (!machine.block)
-        abort();
+    machine.block = kept;
     for (unsigned b = 0; b < blocks; b++)
-        machine.block[b] = open_block(b, blocks);
+        if (kept[b])
+            renew_block(kept[b], blocks);
+        else
+            kept[b] = open_block(b, blocks);
     run_machine(launch, seed);
-    for (unsigned b = 0; b < blocks; b++)
-        close_block(machine.block[b]);
-    free(machine.block);
+}
+
+void nb_emulate_end(void)
+{
+    for (unsigned b = 0; b < NB_EMULATE_BLOCKS; b++) {
+        if (kept[b])
+            close_block(kept[b]);
+        kept[b] = NULL;
+    }
 }
 
 /* ---- A block in a thread of its own */

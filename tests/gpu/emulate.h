@@ -46,7 +46,10 @@ struct nb_emulated_block *nb_emulate_open(unsigned number, unsigned blocks);
 void nb_emulate_block(struct nb_emulated_block *b, const struct nb_gpu_launch *launch, uint64_t seed);
 void nb_emulate_close(struct nb_emulated_block *b);
 
-/* Run the kernel with `blocks` blocks that take turns, in an order that follows from `seed`. */
+/* Run the kernel with `blocks` blocks that take turns, in an order that follows from `seed`. The thread keeps
+ * the blocks for its next launch until it calls nb_emulate_end. */
+#define NB_EMULATE_BLOCKS 3u /* most blocks */
 void nb_emulate_run(const struct nb_gpu_launch *launch, unsigned blocks, uint64_t seed);
+void nb_emulate_end(void);
 
 #endif

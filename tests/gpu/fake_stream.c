@@ -40,7 +40,8 @@ static void run_kernel(const struct fake_item *it)
     while (fake.never) /* the test sets it back */
         usleep(1000);
     if (it->launch.ring && fake.emulate)
-        nb_emulate_run(&it->launch, it->blocks < 3 ? it->blocks : 3, it->value + 1);
+        nb_emulate_run(&it->launch, it->blocks < NB_EMULATE_BLOCKS ? it->blocks : NB_EMULATE_BLOCKS,
+                       it->value + 1);
     else
         fake_kernel(&it->launch, fake.stuck);
     pthread_mutex_lock(&fake_lock);
@@ -157,6 +158,7 @@ static void *stream_main(void *arg)
         drop(it);
     }
     pthread_mutex_unlock(&fake_lock);
+    nb_emulate_end();
     return NULL;
 }
 
