@@ -37,7 +37,8 @@
  *     PLACE      only one is possible, its content is not                             MISMATCH
  *                no profile                                                           NO_PROFILE
  *                the weights confirm predictions of the tracked buffer (*), and
- *                content has contradicted no prediction of this pass                  CERTAIN
+ *                content has contradicted a prediction of this pass                   MISMATCH
+ *                the weights confirm predictions (*), without a contradiction         CERTAIN
  *                the predicted tracked buffer has few profiles                        LEARNING
  *                it fits, and it alone (by SCORE_LEAST, SCORE_MARGIN)                 VERIFIED
  *                another one fits much better than all (FOUND_LEAST, FOUND_MARGIN),   FOUND
@@ -370,9 +371,14 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_
         contradicted(id, &fit, at)) /* one has come in place of another, and so may the following ones */
         s->shifted = pass;
     if (tracked && !verified && !has_come(id, s, at) && pass && (s->mode != MODE_WEIGHTS || s->wary == 0) &&
-        s->shifted != pass && is_certain(id, at)) {
-        nb_set_learn(&id->buffers, &s->set, at, p);
-        return give(id, s, at, geometry, NB_ID_CERTAIN);
+        is_certain(id, at)) {
+        if (s->shifted != pass) {
+            nb_set_learn(&id->buffers, &s->set, at, p);
+            return give(id, s, at, geometry, NB_ID_CERTAIN);
+        }
+        /* Content would decide otherwise. A real training with AdamW had two sums of 218,400 fed wrongly. */
+        if (tracked->profiles >= NB_TRACKED_MATURE)
+            return refuse(NB_ID_MISMATCH);
     }
     if (tracked && tracked->profiles < NB_TRACKED_MATURE) {
         if (tracked->profiles < LEARN_FREE || (fit.own >= LEARN_LEAST && fit.own >= fit.other))
