@@ -190,8 +190,8 @@ windows="NCCL_CUMEM_ENABLE=1 NCCL_GDRCOPY_ENABLE=1 NCCL_CTA_POLICY=2"
 puts="NIBBLE_RMA=1 NIBBLE_P2P=delta NCCL_GDRCOPY_ENABLE=0 NCCL_DEBUG_SUBSYS=INIT,NET"
 sockets="NCCL_NET_PLUGIN=none NCCL_COLLNET_ENABLE=0 NCCL_ALGO=Ring"
 known=$(sed -n 's/^\([a-z0-9-]*\):.*/\1/p' "$srcdir/tests/jobs/known-violations.txt")
-# Right in tests/jobs, but not here: some forces of molecular-dynamics-beside are quantized, and 97 % of the late
-# gradients of task-heads are coded.
+# Right in tests/jobs, but not here: some forces of molecular-dynamics-beside are quantized, and 97 % of the
+# late gradients of task-heads are coded.
 known="$known
 molecular-dynamics-beside
 task-heads"
