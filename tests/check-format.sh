@@ -31,7 +31,7 @@ long_lines()
     [ "$n" -ge "$most" ] || echo "only $n lines are too long: write this number instead of $most into $0"
 }
 # shellcheck disable=SC2086
-long_lines 21 $files
+long_lines 20 $files
 # shellcheck disable=SC2046
 long_lines 365 $(find tests tools packages docs build-aux -name '*.sh' | sort) quickstart
 # shellcheck disable=SC2046

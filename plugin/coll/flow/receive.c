@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Receives: takes the oldest message of every peer as far as possible. This node delivers blocks of an all-gather (gather_receive.c) and results of an all-reduce as they arrive, for each peer independently. A
- * sum (reduce.c) waits for the messages of all its contributors.
- */
+/* Receives: takes the oldest message of every peer as far as possible. This node delivers blocks of an
+ * all-gather (gather_receive.c) and results of an all-reduce as they arrive, for each peer independently. A
+ * sum (reduce.c) waits for the messages of all its contributors. */
 #include <errno.h>
 #include <string.h>
 

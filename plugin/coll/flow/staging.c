@@ -137,8 +137,7 @@ static void unregister_payloads(struct nb_coll_comm *comm)
     }
 }
 
-/* Register by DMA-BUF, and where that fails by address. Log failures mildly, since host memory serves, too.
- * */
+/* Register by DMA-BUF, and where that fails by address. A failure is no warning: host memory serves, too. */
 static int register_payloads(struct nb_coll_comm *comm)
 {
     struct nb_staging *s = &comm->flow->staging;

@@ -48,7 +48,7 @@ struct nb_sample {
     uint64_t hash;                    /* of the samples as passed */
     uint64_t last;                    /* number of the look-up that made or matched it, from 1. 0: empty */
     uint64_t step;                    /* step in which it changed last, plus 1. The caller sets it */
-    uint32_t matches, changes;
+    uint32_t changes;
 };
 
 /* Samples of one signature. All-zero bytes are an empty book. */

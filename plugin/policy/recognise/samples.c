@@ -163,7 +163,6 @@ struct nb_book_match nb_book_find(struct nb_book *book, const float *samples, un
     }
     if (look.found) {
         look.changed = look.found->hash != hash;
-        look.found->matches++;
         look.found->changes += (uint32_t)look.changed;
         note(book, look.found, value, hash);
     } else {
